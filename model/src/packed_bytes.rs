@@ -75,24 +75,24 @@ fn stored_bytes(folder: &Path, config: &Config, format: LoadFormat, dtype: DType
         return Ok(None);
     }
     let stays_packed = config.quantisation.is_none_or(Quantisation::stays_packed);
-    let of = |shape: &[usize], of_a_word: usize, packing: Packing| {
-        let numbers = (shape.iter().product::<usize>() * of_a_word) as u64;
-        let wide = |form: Quantisation| form.of_codes(packing, form.stored_inputs(shape, of_a_word));
-        let packing = config.quantisation.map_or(packing, wide);
-        if stays_packed { blocks(numbers, packing) } else { numbers * plain }
-    };
     let (mut sum, mut is_packed) = (0, config.quantisation.is_some());
     Weights::open(folder, dtype, &Device::Cpu)?.each_stored(|name, dtype, shape| {
         let numbers = shape.iter().product::<usize>() as u64;
+        let of = |of_a_word: usize, packing: Packing| {
+            let numbers = numbers * of_a_word as u64;
+            let wide = |form: Quantisation| form.of_codes(packing, form.stored_inputs(shape, of_a_word));
+            let packing = config.quantisation.map_or(packing, wide);
+            if stays_packed { blocks(numbers, packing) } else { numbers * plain }
+        };
         sum += match dtype {
             _ if IN_BLOCKS.iter().any(|end| name.ends_with(end)) => 0,
             Dtype::U8 if name.ends_with("_blocks") => {
                 is_packed = true;
                 blocks(2 * numbers, Packing::Mxfp4)
             }
-            Dtype::F8_E4M3 => of(shape, 1, Packing::Fp8),
-            Dtype::I8 => of(shape, 1, Packing::Int8),
-            Dtype::I32 | Dtype::U32 => of(shape, 8, Packing::Int4),
+            Dtype::F8_E4M3 => of(1, Packing::Fp8),
+            Dtype::I8 => of(1, Packing::Int8),
+            Dtype::I32 | Dtype::U32 => of(8, Packing::Int4),
             _ => numbers * plain,
         };
     });

@@ -162,7 +162,7 @@ impl Sizes {
         let least = (TASK_ROWS / group).clamp(1, count);
         let splits = ENOUGH_TASKS.div_ceil(kv_heads * count.div_ceil(least)).min(panels / SPLIT_PANELS).max(1);
         // Beyond its window a task has little to gain: few of its keys are seen by all of its rows.
-        let most = rows.window().map_or(usize::MAX, |window| window).min(TASK_NUMBERS / padded_dim / group);
+        let most = rows.window().unwrap_or(usize::MAX).min(TASK_NUMBERS / padded_dim / group);
         let tile_rows = (splits * kv_heads * count / (TASKS_A_THREAD * threads)).min(most).clamp(least, count);
         Self { queries, kv_heads, group, head_dim, padded_dim, tile_rows, splits }
     }

@@ -294,6 +294,12 @@ pub(super) unsafe fn exp2_fraction<V: Lanes>(f: V) -> V {
     }
 }
 
+/// Asks for the lines of `bytes` bytes from an address on, which need not be valid.
+#[inline(always)]
+pub(super) fn prefetch_bytes<V: Lanes>(from: *const u8, bytes: usize) {
+    (0..bytes).step_by(LINE * size_of::<f32>()).for_each(|line| V::prefetch(from.wrapping_add(line)));
+}
+
 /// Eight f32 that the compiler spreads over the target's vectors.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Portable([f32; 8]);

@@ -9,7 +9,7 @@ use half::bf16;
 use super::blocks::unpack;
 use super::fresh::{Fresh, written};
 use super::gated::write_gated;
-use super::lanes::{Lanes, Pairs, STRIP};
+use super::lanes::{Lanes, Pairs, STRIP, prefetch_bytes};
 use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch, dispatch_either, dispatch_pairs};
 use super::multiply::{Added, COLUMNS, Multiply};
 use super::pack::Aligned;
@@ -25,8 +25,6 @@ const PANELS: usize = 8;
 const PACKED: usize = 1 << 18;
 /// Numbers of a row of a packed weight that are unpacked at a time: whole blocks of every packing.
 const UNPACKED: usize = 256;
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
 /// Rows of a task: their inputs stay in the second cache. Whole strips, and whole blocks of tiles.
 const TASK_ROWS: usize = 16 * STRIP;
 /// Least pairs that a task rounds.
@@ -354,9 +352,7 @@ impl EitherKernel for PackBlocks<'_> {
                 let bytes = blocks.start * packing.bytes()..blocks.end * packing.bytes();
                 for (row, to) in rows.chunks_exact(row_bytes).zip(room.chunks_exact_mut(UNPACKED)) {
                     // The same row's next piece.
-                    for line in bytes.clone().step_by(LINE_BYTES) {
-                        V::prefetch(row.as_ptr().wrapping_add(bytes.len() + line));
-                    }
+                    prefetch_bytes::<V>(row.as_ptr().wrapping_add(bytes.end), bytes.len());
                     unpack(level, packing, &row[bytes.clone()], &mut to[..count]);
                     // SAFETY: the caller promises the instructions; blocks have an even number of
                     // vectors.

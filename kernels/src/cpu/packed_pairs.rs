@@ -10,7 +10,7 @@ use half::bf16;
 
 use super::blocks::{E2M1, UNEVEN, f32_of, half, of_runs, power, scales_of_uneven};
 use super::few_rows::{Turns, in_tasks};
-use super::lanes::Pairs;
+use super::lanes::{Pairs, prefetch_bytes};
 use super::level::{Level, PairKernel, dispatch_pairs};
 use super::many_rows::paired;
 use crate::{Packed, Packing};
@@ -26,8 +26,6 @@ const COLUMNS: usize = 16;
 const NEAR: usize = 1 << 13;
 /// Columns from one that is multiplied to one whose bytes are prefetched.
 const AHEAD: usize = 16;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// The product of a weight in one of the packings that are multiplied so; `None` for others. As
 /// [`super::packed_rows::product`].
@@ -194,8 +192,10 @@ impl<B: Runs> PackedPairs<'_, B> {
             for (column, sums) in sums[..width].iter_mut().enumerate() {
                 let place = (first + column) * row_bytes;
                 if R > 1 {
-                    let ahead = all.as_ptr().wrapping_add(place + bytes.start + AHEAD * row_bytes);
-                    (0..bytes.len()).step_by(LINE).for_each(|line| V::prefetch(ahead.wrapping_add(line)));
+                    prefetch_bytes::<V>(
+                        all.as_ptr().wrapping_add(place + bytes.start + AHEAD * row_bytes),
+                        bytes.len(),
+                    );
                 }
                 let piece = &all[place + bytes.start..place + bytes.end];
                 // SAFETY: the caller's promises.

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::blocks::unpack;
 use super::few_rows::{Factors, InBlocks, Turns, dots, in_blocks, in_tasks};
-use super::lanes::Lanes;
+use super::lanes::{Lanes, prefetch_bytes};
 use super::level::{Kernel, Level, dispatch};
 use super::pack::Aligned;
 use super::strip::WIDEST;
@@ -13,9 +13,6 @@ use crate::{Packed, Packing};
 
 /// Numbers of a column that are unpacked at a time: whole blocks of every packing.
 const PIECE: usize = 256;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// `x · weightᵀ`, `[rows, outputs]`: `x` `[rows, inputs]`. The bits of a result do not depend on
 /// the number of threads.
@@ -68,9 +65,7 @@ impl Kernel for PackedRows<'_> {
                     from / packing.numbers() * packing.bytes()..(from + count) / packing.numbers() * packing.bytes();
                 for (column, to) in columns.chunks_exact(row_bytes).zip(unpacked.get_mut().chunks_exact_mut(PIECE)) {
                     // The same piece of the next columns: a stream would be of one column's bytes.
-                    for line in bytes.clone().step_by(LINE) {
-                        V::prefetch(column.as_ptr().wrapping_add(row_bytes * V::N + line));
-                    }
+                    prefetch_bytes::<V>(column.as_ptr().wrapping_add(row_bytes * V::N + bytes.start), bytes.len());
                     unpack(level, packing, &column[bytes.clone()], &mut to[..count]);
                 }
                 let mut piece = Piece { turns, from, unpacked: unpacked.get(), width, sums: &mut sums };

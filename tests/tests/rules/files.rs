@@ -28,7 +28,7 @@ const UNSAFE: [&str; 9] = [
     "comm/src/nccl/device_counter.rs",
     "comm/src/nccl/memory.rs",
     "model/src/weights.rs",
-    // An option of the allocator.
+    // The allocator, and an option of it.
     "launch/src/huge_pages.rs",
     "launch/src/main.rs",
     // An allocator that counts.
