@@ -155,7 +155,8 @@ impl ModelFolder {
         let plain = wanted.kernels == Kernels::Plain;
         if wanted.device == DeviceKind::Cuda && !plain && !cuda::attends(config.head_dim, dtype) {
             let found = format!("heads of {} in {}", config.head_dim, wanted.dtype.name());
-            let there = "there are some for 32, 64, 96 and 128 in bf16 and f16; --kernels plain does without, slowly";
+            let there =
+                "there are some for 32, 64, 96, 128 and 256 in bf16 and f16; --kernels plain does without, slowly";
             return Err(Error::configuration(format!("--device cuda: no attention kernel for {found}: {there}")));
         }
         let format = wanted.load_format;

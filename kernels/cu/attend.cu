@@ -3,32 +3,37 @@
 // few query rows (probe, decode), where the keys are read once and a packing pass would cost more than it brings.
 //
 // A block has 64 rows (a row is a query row and one of the heads that share a KV head) and walks over its item's key tiles of
-// 64 keys, two in flight. Items that share a query tile leave partial results, which attend_combine merges.
+// 64 keys in steps, two in flight. Items that share a query tile leave partial results, which attend_combine merges.
 #include "query_rows.cuh"
 #include "tile64.cuh"
 
 static constexpr u32 ROWS = 64;
+
+/// Keys of a step: a tile, or half of it for wide heads, so that all stages fit into the shared memory of every device (99 KiB).
+template <int D>
+static constexpr u32 STEP = D <= 128 ? KEYS : KEYS / 2;
+template <int D>
+static constexpr u32 STEPS_A_TILE = KEYS / STEP<D>;
 
 /// Keys, values and positions of one stage.
 struct Stage {
     u32 k, v, positions;
 };
 
-/// Where the keys of a tile are listed: the lists, the tile's first number in them, and how many they have.
+/// Where the keys of a step are listed: the lists, the step's first number in them, and how many they have.
 struct Listed {
     const u32 *source, *rope;
     u32 first, count;
 };
 
-DEVICE Listed listed(const AttendArguments& a, u32 tile) {
-    const u32 first = tile * KEYS;
+DEVICE Listed listed(const AttendArguments& a, u32 first) {
     if (first < a.split) return Listed{a.key_source, a.key_rope, first, a.split};
     return Listed{a.tail_source, a.tail_rope, first - a.split, a.keys - a.split};
 }
 
-/// Sets out for a tile of keys and values; keys beyond the last are zero.
+/// Sets out for a step's keys and values, from place `first` on; keys beyond the last are zero.
 template <int D>
-DEVICE void fetch(const AttendArguments& a, const Blocks& blocks, const Rows<D>& sources, u32 tile, const Stage& to) {
+DEVICE void fetch(const AttendArguments& a, const Blocks& blocks, const Rows<D, STEP<D>>& sources, u32 first, const Stage& to) {
     const u32 row_length = a.kv_heads * D;
     sources.each([&](u32 row, u32 piece, u32 source) {
         const bool valid = source != NO_ROW;
@@ -38,17 +43,17 @@ DEVICE void fetch(const AttendArguments& a, const Blocks& blocks, const Rows<D>&
         copy16_async_or_zero(to.v + place<D>(row, piece), row_of(blocks.v, from, row_length) + offset, valid);
     });
     if (a.key_turn.half > 0) {
-        const Listed keys = listed(a, tile);
-        fetch_positions(keys.rope, keys.first, keys.count, to.positions);
+        const Listed keys = listed(a, first);
+        fetch_positions<STEP<D>>(keys.rope, keys.first, keys.count, to.positions);
     }
     copies_commit();
 }
 
-/// s [16 x 64] = this warp's queries times the tile's keys.
+/// s [16 x STEP] = this warp's queries times the step's keys.
 template <int D, typename T>
-DEVICE void dot_products(float (&s)[KEYS / 2], const u32 (&q)[D / 16][4], u32 k_tile) {
+DEVICE void dot_products(float (&s)[STEP<D> / 2], const u32 (&q)[D / 16][4], u32 k_tile) {
 #pragma unroll
-    for (u32 j = 0; j < KEYS / 8; j += 2) {
+    for (u32 j = 0; j < STEP<D> / 8; j += 2) {
         float d[2][4] = {};
         dot_products_of_16_keys<D, T>(d, q, k_tile, j);
 #pragma unroll
@@ -56,12 +61,12 @@ DEVICE void dot_products(float (&s)[KEYS / 2], const u32 (&q)[D / 16][4], u32 k_
     }
 }
 
-/// o [16 x D] += the weights `s` times the tile's values.
+/// o [16 x D] += the weights `s` times the step's values.
 template <int D, typename T>
-DEVICE void add_values(float (&o)[D / 8][4], const float (&s)[KEYS / 2], u32 v_tile) {
+DEVICE void add_values(float (&o)[D / 8][4], const float (&s)[STEP<D> / 2], u32 v_tile) {
     const u32 lane = lane_id();
 #pragma unroll
-    for (u32 k = 0; k < KEYS / 16; k++) {
+    for (u32 k = 0; k < STEP<D> / 16; k++) {
         u32 p[4];
 #pragma unroll
         for (u32 i = 0; i < 4; i++) p[i] = T::narrow2(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
@@ -77,21 +82,23 @@ DEVICE void add_values(float (&o)[D / 8][4], const float (&s)[KEYS / 2], u32 v_t
 
 template <int D, typename T>
 DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
-    constexpr u32 TILE_BYTES = KEYS * ROW_BYTES<D>;
-    u8* shared = dynamic_shared();  // queries, two tiles of keys, two of values, two of positions
-    const u32 begin = shared_address(shared);
+    constexpr u32 STEP_BYTES = STEP<D> * ROW_BYTES<D>;
+    u8* shared = dynamic_shared();  // queries, and of two steps keys, values and positions
+    const u32 begin = shared_address(shared), stages = begin + ROWS * ROW_BYTES<D>;
     const auto stage = [&](u32 n) {
-        return Stage{begin + TILE_BYTES * (1 + n % 2), begin + TILE_BYTES * (3 + n % 2),
-                     begin + TILE_BYTES * 5 + POSITION_BYTES * (n % 2)};
+        return Stage{stages + STEP_BYTES * (n % 2), stages + STEP_BYTES * (2 + n % 2),
+                     stages + STEP_BYTES * 4 + STEP<D> * 4 * (n % 2)};
     };
     const Item item = a.items[blockIdx.x];
     const QueryTile tile(a, item.tile, ROWS);
-    const u32 lane = lane_id(), warp_row = threadIdx.x / 32 * 16, count = item.end - item.begin;
-    // Tile n + 1 is under way while tile n is worked on; where tile n + 2 comes from is being looked up.
-    Rows<D> sources;
+    const u32 lane = lane_id(), warp_row = threadIdx.x / 32 * 16;
+    const u32 count = (item.end - item.begin) * STEPS_A_TILE<D>;
+    // Step n + 1 is under way while step n is worked on; where step n + 2 comes from is being looked up.
+    Rows<D, STEP<D>> sources;
     u32 now_at = 0, next = 0;
     const auto find = [&](u32 n) {
-        next = n < count ? key_tile(item, a.masked, item.begin + n) : 0;
+        const u32 tile = n < count ? key_tile(item, a.masked, item.begin + n / STEPS_A_TILE<D>) : 0;
+        next = tile * KEYS + n % STEPS_A_TILE<D> * STEP<D>;
         const Listed keys = listed(a, next);
         sources.find(keys.source, keys.first, n < count ? keys.count : 0);
     };
@@ -118,18 +125,18 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
         } else {
             copies_wait<0>();
         }
-        const u32 first_key = now_at * KEYS;
+        const u32 first_key = now_at;
         now_at = next;
         find(n + 2);
         sync_block();
         if (a.key_turn.half > 0) {
             const u32* positions = reinterpret_cast<const u32*>(shared + (now.positions - begin));
-            turn_keys<D, T>(a.key_turn, positions, shared + (now.k - begin));
+            turn_keys<D, T, STEP<D>>(a.key_turn, positions, shared + (now.k - begin));
             sync_block();
         }
-        float s[KEYS / 2], shrink[2];
+        float s[STEP<D> / 2], shrink[2];
         dot_products<D, T>(s, q, now.k);
-        if (item.begin + n < item.whole) hide(s, sight, first_key + 2 * (lane % 4));
+        if (item.begin + n / STEPS_A_TILE<D> < item.whole) hide(s, sight, first_key + 2 * (lane % 4));
         softmax_step(s, running, shrink, a.scale_log2);
 #pragma unroll
         for (u32 j = 0; j < D / 8; j++)

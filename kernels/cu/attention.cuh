@@ -253,8 +253,10 @@ DEVICE void hide(float (&s)[N], const Sight (&sight)[2], u32 first) {
     KERNEL_OF(96, F16, f16)       \
     KERNEL_OF(128, F16, f16)
 
-/// The same with small heads.
-#define EACH_HEAD(KERNEL_OF)  \
-    KERNEL_OF(32, Bf16, bf16) \
-    KERNEL_OF(32, F16, f16)   \
+/// The same with heads that are smaller or larger.
+#define EACH_HEAD(KERNEL_OF)   \
+    KERNEL_OF(32, Bf16, bf16)  \
+    KERNEL_OF(32, F16, f16)    \
+    KERNEL_OF(256, Bf16, bf16) \
+    KERNEL_OF(256, F16, f16)   \
     EACH_WIDE_HEAD(KERNEL_OF)

@@ -7,12 +7,10 @@
 /// Rows of a tile of keys.
 static constexpr u32 KEYS = 64;
 static constexpr u32 THREADS = 128;
-/// Bytes of the positions of a tile's keys.
-static constexpr u32 POSITION_BYTES = KEYS * 4;
 
 /// Bytes of a row of a tile: whole multiples of 128, so that eight rows of a 16-byte column fall on all banks.
 template <int D>
-static constexpr u32 ROW_BYTES = D <= 64 ? 128 : 256;
+static constexpr u32 ROW_BYTES = D <= 64 ? 128 : D <= 128 ? 256 : 512;
 
 /// Where piece `piece` of row `row` stands in a tile.
 template <int D>
@@ -23,15 +21,16 @@ DEVICE u32 place(u32 row, u32 piece) {
 /// No row: zeros in its stead.
 static constexpr u32 NO_ROW = 0xffffffffu;
 
-/// Where the rows of a tile come from, those that this thread fetches pieces of. Found once, and early: addresses need them.
-template <int D>
+/// Where N rows of a tile come from, those that this thread fetches pieces of. Found once, and early: addresses need them.
+template <int D, u32 N>
 struct Rows {
-    u32 of[D / 16];
+    static constexpr u32 COUNT = N * (D / 8) / THREADS;  // of a thread
+    u32 of[COUNT];
 
     /// Row i of the tile is number first + i of `list`, which has `count`.
     DEVICE void find(const u32* list, u32 first, u32 count) {
 #pragma unroll
-        for (u32 k = 0; k < D / 16; k++) {
+        for (u32 k = 0; k < COUNT; k++) {
             const u32 at = first + (threadIdx.x + THREADS * k) / (D / 8);
             of[k] = at < count ? list[at] : NO_ROW;
         }
@@ -40,19 +39,19 @@ struct Rows {
     template <typename Fetch>
     DEVICE void each(Fetch fetch) const {
 #pragma unroll
-        for (u32 k = 0; k < D / 16; k++) {
+        for (u32 k = 0; k < COUNT; k++) {
             const u32 i = threadIdx.x + THREADS * k;
             fetch(i / (D / 8), i % (D / 8), of[k]);
         }
     }
 };
 
-/// Turns a tile of keys in place to `positions`, which are in shared memory too. Two pieces of a thread at a time, so that their
-/// parts of the tables are under way together.
-template <int D, typename T>
+/// Turns N rows of a tile of keys in place to `positions`, which are in shared memory too. Two pieces of a thread at a time, so
+/// that their parts of the tables are under way together.
+template <int D, typename T, u32 N = KEYS>
 DEVICE void turn_keys(const Turn& turn, const u32* positions, u8* tile) {
     const u32 pieces = turn.interleaved ? turn.half / 4 : turn.half / 8;  // of one row, each with its other half
-    const u32 inverse = (65535 + pieces) / pieces, all = KEYS * pieces;   // i * inverse >> 16 is i / pieces for all i here
+    const u32 inverse = (65535 + pieces) / pieces, all = N * pieces;      // i * inverse >> 16 is i / pieces for all i here
     for (u32 i = threadIdx.x; i < all; i += 2 * THREADS) {
         u8 *low[2], *high[2];
         Bytes16 x[2], y[2];
@@ -81,10 +80,11 @@ DEVICE void turn_keys(const Turn& turn, const u32* positions, u8* tile) {
     }
 }
 
-/// Sets out for the positions of a tile of keys, the first of which is number `first` (a multiple of 64) of `count`.
+/// Sets out for the positions of N keys, the first of which is number `first` (a multiple of N) of `count`.
+template <u32 N>
 DEVICE void fetch_positions(const u32* key_rope, u32 first, u32 count, u32 to) {
     const u32 at = first + 4 * threadIdx.x;
-    if (threadIdx.x < KEYS / 4) copy16_async_or_zero(to + 16 * threadIdx.x, key_rope + (at < count ? at : 0), at < count);
+    if (threadIdx.x < N / 4) copy16_async_or_zero(to + 16 * threadIdx.x, key_rope + (at < count ? at : 0), at < count);
 }
 
 /// The products of 16 rows `q` with keys 8 j to 8 j + 15 of a tile: two blocks of 16 x 8.

@@ -26,6 +26,19 @@ pub(crate) const SMALL_E4M3: [u16; 32] = {
     table
 };
 
+/// The bytes of magnitudes in E4M3, divided by 256, in bf16: the low ones, then the high ones.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(crate) const E4M3_BYTES: [[u8; 128]; 2] = {
+    let (mut bytes, mut code) = ([[0; 128]; 2], 0);
+    while code < 128 {
+        // The exponent's bias is 127 less 8 in place of 7.
+        let bits = if code < 8 { SMALL_E4M3[code] } else { (code << 4) as u16 + ((127 - 8 - 7) << 7) };
+        [bytes[0][code], bytes[1][code]] = bits.to_le_bytes();
+        code += 1;
+    }
+    bytes
+};
+
 /// A packing. Those of GGUF have its layout (ggml, `ggml-common.h`); a row of a matrix is a run of
 /// whole blocks. Scales and offsets of blocks are f16 unless said. The CUDA kernels know each by
 /// its place in this list (`kernels/cu/packed.cu`).

@@ -7,6 +7,9 @@ use half::{bf16, f16};
 use crate::packing::e4m3_in_f16;
 use crate::{PAD, Positions, Rule, SHARED};
 
+#[cfg(test)]
+mod portable_pairs;
+
 /// Rows of a strip: six rows of four vectors, four vectors of keys and one query value fill the
 /// registers of AVX-512.
 pub(super) const STRIP: usize = 6;
@@ -226,14 +229,33 @@ pub(super) trait Pairs: Lanes {
     /// The machine has the instructions for pairs.
     unsafe fn dot(self, a: Self, b: Self) -> Self;
 
-    /// `2 · N` numbers of a table, which codes of four bits in 16 bytes name, from number
-    /// `2 · N · part` on: first those in the low bits of all bytes, then those in the high bits.
+    /// `2 · N` numbers of a table of 16, which stand in it twice. Codes of four bits in 16 bytes name
+    /// them, from number `2 · N · part` on: first those in the low bits of all bytes, then those in
+    /// the high bits.
     ///
     /// # Safety
     /// The machine has the instructions for pairs; `from` is valid for 16 reads.
     unsafe fn look_up_both(from: *const u8, part: usize, table: &[bf16; 32]) -> Self;
 
-    /// The same of codes in the low bits of `2 · N` bytes, or in their high bits.
+    /// The same of two such runs of 16 bytes, from number `2 · N · part` of 64 on.
+    ///
+    /// # Safety
+    /// The machine has the instructions for pairs; `from` is valid for 32 reads.
+    #[inline(always)]
+    unsafe fn look_up_both_of_64(from: *const u8, part: usize, table: &[bf16; 32]) -> Self {
+        let a_run = 16 / Self::N;
+        // SAFETY: the caller's promises.
+        unsafe { Self::look_up_both(from.add(16 * (part / a_run)), part % a_run, table) }
+    }
+
+    /// As [`look_up_both`](Self::look_up_both) of a table of 32 numbers, at the codes less `zero`, modulo 32.
+    ///
+    /// # Safety
+    /// As [`look_up_both`](Self::look_up_both).
+    unsafe fn look_up_less(from: *const u8, zero: u8, part: usize, table: &[bf16; 32]) -> Self;
+
+    /// As [`look_up_both`](Self::look_up_both) of codes in the low bits of `2 · N` bytes, or in
+    /// their high bits.
     ///
     /// # Safety
     /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
@@ -258,6 +280,16 @@ pub(super) trait Pairs: Lanes {
     /// # Safety
     /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
     unsafe fn load_e4m3_paired(from: *const u8) -> Self;
+
+    /// The same of 64, from number `2 · N · part` on.
+    ///
+    /// # Safety
+    /// The machine has the instructions for pairs; `from` is valid for 64 reads.
+    #[inline(always)]
+    unsafe fn load_e4m3_of_64(from: *const u8, part: usize) -> Self {
+        // SAFETY: the caller's promises.
+        unsafe { Self::load_e4m3_paired(from.add(2 * Self::N * part)) }
+    }
 
     /// `2 · N` small integers from memory.
     ///
@@ -500,75 +532,5 @@ impl Lanes for Portable {
                 unsafe { *to.add(column * to_step + row) = *from.add(row * from_step + column) };
             }
         }
-    }
-}
-
-/// The reference for machines without the instructions: tests compare with it.
-#[cfg(test)]
-impl Pairs for Portable {
-    unsafe fn paired_with(self, next: Self) -> Self {
-        let both = [self.0, next.0];
-        let (pairs, _) = both.as_flattened().as_chunks::<2>();
-        Self(std::array::from_fn(|i| super::stored::pair(pairs[i][0], pairs[i][1])))
-    }
-
-    unsafe fn load_pairs(from: *const bf16, second: Option<*const bf16>) -> Self {
-        // SAFETY: the caller promises `N` readable values.
-        let read = |from: *const bf16| unsafe { from.cast::<[bf16; 8]>().read_unaligned() };
-        let (first, second) = (read(from), second.map_or([bf16::ZERO; 8], read));
-        Self(std::array::from_fn(|i| super::stored::pair(first[i].to_f32(), second[i].to_f32())))
-    }
-
-    unsafe fn look_up_both(from: *const u8, part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller's promises.
-        unsafe { Self::look_up(from, part == 1, table) }
-    }
-
-    unsafe fn look_up(from: *const u8, high: bool, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises twice `N` readable bytes.
-        let bytes = unsafe { from.cast::<[u8; 16]>().read() };
-        let number = |place: usize| table[usize::from(if high { bytes[place] >> 4 } else { bytes[place] & 15 })];
-        Self(std::array::from_fn(|i| super::stored::pair_of(number(2 * i), number(2 * i + 1))))
-    }
-
-    unsafe fn look_up_five(from: *const u8, bits: u32, part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises 16 readable bytes.
-        let bytes = unsafe { from.cast::<[u8; 16]>().read() };
-        let code = |place: usize| if part == 1 { bytes[place] >> 4 } else { bytes[place] & 15 };
-        let number = |place: usize| table[usize::from(code(place)) + 16 * (bits >> (16 * part + place) & 1) as usize];
-        Self(std::array::from_fn(|i| super::stored::pair_of(number(2 * i), number(2 * i + 1))))
-    }
-
-    unsafe fn look_up_five_of(both: [*const u8; 2], high: bool, at: u32, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises twice `N` readable bytes at both.
-        let [bytes, fifth] = both.map(|from| unsafe { from.cast::<[u8; 16]>().read() });
-        let code = |place: usize| if high { bytes[place] >> 4 } else { bytes[place] & 15 };
-        let number = |place: usize| table[usize::from(code(place) | (fifth[place] >> at & 1) << 4)];
-        Self(std::array::from_fn(|i| super::stored::pair_of(number(2 * i), number(2 * i + 1))))
-    }
-
-    unsafe fn load_e4m3_paired(from: *const u8) -> Self {
-        // SAFETY: the caller promises twice `N` readable bytes.
-        let bytes = unsafe { from.cast::<[u8; 16]>().read() };
-        let numbers = bytes.map(|code| e4m3_in_f16(code).to_f32());
-        Self(std::array::from_fn(|i| super::stored::pair(numbers[2 * i], numbers[2 * i + 1])))
-    }
-
-    unsafe fn load_i8_paired(from: *const i8) -> Self {
-        // SAFETY: the caller promises twice `N` readable numbers.
-        let numbers = unsafe { from.cast::<[i8; 16]>().read() }.map(f32::from);
-        Self(std::array::from_fn(|i| super::stored::pair(numbers[2 * i], numbers[2 * i + 1])))
-    }
-
-    fn total(self) -> f32 {
-        self.0.iter().sum()
-    }
-
-    fn masked(self, bits: u32) -> Self {
-        Self(self.0.map(|lane| f32::from_bits(lane.to_bits() & bits)))
-    }
-
-    unsafe fn dot(self, a: Self, b: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] + super::stored::pair_product(a.0[i], b.0[i])))
     }
 }

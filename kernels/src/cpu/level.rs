@@ -39,7 +39,9 @@ impl Level {
             }
             if avx2 && is_x86_feature_detected!("avx512f") {
                 levels.push(of(Width::Avx512));
-                if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
+                let pairs = is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw");
+                // Processors with the first have the last, but for Cooper Lake.
+                if pairs && is_x86_feature_detected!("avx512vbmi") {
                     let pairs = Self { has_pairs: true, ..of(Width::Avx512) };
                     levels.push(pairs);
                     levels.extend(amx::are_there().then_some(Self { has_amx: true, ..pairs }));
@@ -209,7 +211,7 @@ unsafe fn with_avx512(kernel: impl Kernel) {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512bf16,avx512bw,avx512f,avx2,fma,f16c")]
+#[target_feature(enable = "avx512bf16,avx512vbmi,avx512bw,avx512f,avx2,fma,f16c")]
 unsafe fn with_avx512_bf16(kernel: impl PairKernel) {
     // SAFETY: this function has the instructions enabled, and its caller promises that the machine
     // has them.

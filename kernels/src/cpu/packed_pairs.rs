@@ -36,7 +36,9 @@ pub(super) fn product(level: Level, x: &[f32], weight: &Packed) -> Option<Vec<f3
     Some(match weight.packing() {
         Packing::Q4_0 => call.with::<Q4_0>(&table(&|code| code as f32 - 8.0)),
         Packing::Q4_1 => call.with::<Q4_1>(&table(&|code| code as f32)),
-        Packing::Int4 => call.with::<Int4>(&table(&|code| code as f32)),
+        Packing::Int4 => call.with::<Int4>(&std::array::from_fn(|less| {
+            bf16::from_f32(if less < 16 { less as f32 } else { less as f32 - 32.0 })
+        })),
         Packing::Q5_0 => call.with::<Q5_0>(&five(-16.0)),
         Packing::Q5_1 => call.with::<Q5_1>(&five(0.0)),
         Packing::Q5K => call.with::<Q5K>(&five(0.0)),
@@ -292,6 +294,16 @@ unsafe fn four_bits<V: Pairs>(from: *const u8, part: usize, table: &[bf16; 32]) 
     unsafe { V::look_up_both(from, part, table) }
 }
 
+/// Codes of four bits less a zero point, which is in the byte before.
+///
+/// # Safety
+/// As [`Pairs::look_up_less`]; `from` is valid for a read of that byte.
+#[inline(always)]
+unsafe fn four_bits_less<V: Pairs>(from: *const u8, part: usize, table: &[bf16; 32]) -> V {
+    // SAFETY: the caller's promises.
+    unsafe { V::look_up_less(from, *from.sub(1), part, table) }
+}
+
 /// Codes of eight bits.
 ///
 /// # Safety
@@ -330,13 +342,55 @@ one_scale!(Q5_1, 24, 1 at 8, five_bits, true, |block| [half::<V>(block, 0), half
 one_scale!(Fp8, 36, 1 at 4, e4m3, false, |block| [256.0 * f32_of(block), 0.0]);
 one_scale!(Q4_0, 18, 1 at 2, four_bits, false, |block| [half::<V>(block, 0), 0.0]);
 one_scale!(Q4_1, 20, 1 at 4, four_bits, true, |block| [half::<V>(block, 0), half::<V>(block, 2)]);
-one_scale!(Int4, 21, 1 at 5, four_bits, true, |block| [f32_of(block), -f32_of(block) * f32::from(block[4])]);
+one_scale!(Int4, 21, 1 at 5, four_bits_less, false, |block| [f32_of(block), 0.0]);
 one_scale!(Mxfp4, 17, 1 at 1, four_bits, false, |block| [power(block[0]), 0.0]);
 one_scale!(Q8_0, 34, 1 at 2, eight_bits, false, |block| [half::<V>(block, 0), 0.0]);
 one_scale!(Int8, 36, 1 at 4, eight_bits, false, |block| [f32_of(block), 0.0]);
-one_scale!(Fp8G128, 132, 4 at 4, e4m3, false, |block| [256.0 * f32_of(block), 0.0]);
 one_scale!(Int8G128, 132, 4 at 4, eight_bits, false, |block| [f32_of(block), 0.0]);
-one_scale!(Int4G128, 72, 4 at 8, four_bits, true, |block| [f32_of(block), f32_of(&block[4..])]);
+
+struct Fp8G128;
+impl Runs for Fp8G128 {
+    const BYTES: usize = 132;
+    const RUNS: usize = 4;
+    const SHARED: usize = 4;
+    const OFFSETS: bool = false;
+
+    #[inline(always)]
+    unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8] {
+        let mut scales = [[0.0; 2]; 8];
+        scales[0][0] = 256.0 * f32_of(block);
+        scales
+    }
+
+    #[inline(always)]
+    unsafe fn codes<V: Pairs>(block: &[u8], run: usize, part: usize, _: &[bf16; 32]) -> V {
+        let of_64 = run % 2 * (RUN / 2 / V::N) + part;
+        // SAFETY: the caller's promises.
+        unsafe { V::load_e4m3_of_64(block.as_ptr().add(4 + 64 * (run / 2)), of_64) }
+    }
+}
+
+struct Int4G128;
+impl Runs for Int4G128 {
+    const BYTES: usize = 72;
+    const RUNS: usize = 4;
+    const SHARED: usize = 4;
+    const OFFSETS: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8] {
+        let mut scales = [[0.0; 2]; 8];
+        scales[0] = [f32_of(block), f32_of(&block[4..])];
+        scales
+    }
+
+    #[inline(always)]
+    unsafe fn codes<V: Pairs>(block: &[u8], run: usize, part: usize, table: &[bf16; 32]) -> V {
+        let of_64 = run % 2 * (RUN / 2 / V::N) + part;
+        // SAFETY: the caller's promises.
+        unsafe { V::look_up_both_of_64(block.as_ptr().add(8 + 32 * (run / 2)), of_64, table) }
+    }
+}
 
 struct Q4K;
 impl Runs for Q4K {

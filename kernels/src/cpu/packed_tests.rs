@@ -81,16 +81,19 @@ fn narrow_floats_and_groups_are_what_their_definition_says() {
 
 #[test]
 fn numbers_in_e4m3_are_exact_in_pairs() {
-    let blocks: Vec<u8> =
-        (0..=255u8).collect::<Vec<_>>().chunks(32).flat_map(|codes| [&1f32.to_le_bytes(), codes].concat()).collect();
-    let packed = Packed::new(Packing::Fp8, [8, 32], blocks).unwrap();
-    let numbers: Vec<f32> = packed.unpacked(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
-    for level in Level::available().into_iter().filter(|level| level.has_pairs()) {
-        for input in 0..32 {
-            let x: Vec<f32> = (0..32).map(|i| if i == input { 1.0 } else { 0.0 }).collect();
-            let found = packed_pairs::product(level, &x, &packed).unwrap();
-            let expected: Vec<f32> = numbers.iter().skip(input).step_by(32).copied().collect();
-            assert_eq!(found, expected, "{level:?}: code {input} and every 32nd after it");
+    for packing in [Packing::Fp8, Packing::Fp8G128] {
+        let inputs = packing.numbers();
+        let codes: Vec<u8> = (0..=255).collect();
+        let blocks = codes.chunks(inputs).flat_map(|codes| [&1f32.to_le_bytes(), codes].concat()).collect();
+        let packed = Packed::new(packing, [256 / inputs, inputs], blocks).unwrap();
+        let numbers: Vec<f32> = packed.unpacked(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        for level in Level::available().into_iter().filter(|level| level.has_pairs()) {
+            for input in 0..inputs {
+                let x: Vec<f32> = (0..inputs).map(|i| if i == input { 1.0 } else { 0.0 }).collect();
+                let found = packed_pairs::product(level, &x, &packed).unwrap();
+                let expected: Vec<f32> = numbers.iter().skip(input).step_by(inputs).copied().collect();
+                assert_eq!(found, expected, "{packing:?}, {level:?}: code {input} and those a row after it");
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use super::pack::{Packed, WIDE_TILE, tile_bytes};
 use super::prepared::prepared;
 use super::rising::rising_parts;
 use super::rows::contiguous;
-use super::shape::{Shape, shape};
+use super::shape::{Shape, row_bytes, shape};
 use super::sight::{KeyOrder, QueryOrder, Tiling};
 use super::{capability, memory};
 use crate::error::{Error, Result};
@@ -39,10 +39,11 @@ fn wide_shared_bytes(head_dim: usize) -> usize {
     2 * (head_dim.div_ceil(64) * WIDE_TILE * 128 + k_bytes + v_bytes) + RING_BYTES
 }
 
-/// Shared memory of a block of the other kernel: a tile of queries, two each of keys, values and
-/// their positions.
+/// Shared memory of a block of the other kernel: a tile of queries, and of two steps keys, values
+/// and positions (`STEP` in attend.cu).
 fn shared_bytes(head_dim: usize) -> usize {
-    5 * TILE * if head_dim <= 64 { 128 } else { 256 } + 2 * TILE * size_of::<u32>()
+    let step = if head_dim <= 128 { TILE } else { TILE / 2 };
+    (TILE + 4 * step) * row_bytes(head_dim) + 2 * step * size_of::<u32>()
 }
 
 /// Which kernel takes a call, and in which tiles.
@@ -57,7 +58,7 @@ struct Route {
 impl Route {
     fn of(shape: Shape, device: &CudaDevice) -> Result<Self> {
         let all = shape.queries * shape.group();
-        let wide = all >= WIDE_ROWS && capability(device)?.0 == 9 && shape.head_dim >= 64;
+        let wide = all >= WIDE_ROWS && capability(device)?.0 == 9 && matches!(shape.head_dim, 64..=128);
         // Two blocks of the second kernel fit the registers (`KERNEL` in attend.cu).
         let (rows, resident) = match wide {
             true => (WIDE_TILE, multiprocessors_to_keep(device)?),
@@ -230,7 +231,7 @@ impl AttentionLaunch<'_> {
         call.block(words);
         let grid = (self.ready.splits as u32, self.rows as u32, kv_heads as u32);
         // SAFETY: CombineArguments. Every slot of a split has been written by the launch before.
-        unsafe { call.launch(grid, head_dim as u32, 0) }?;
+        unsafe { call.launch(grid, head_dim.min(128) as u32, 0) }?;
         Ok(Partial { out: out.tensor(), lse: lse.tensor() })
     }
 }

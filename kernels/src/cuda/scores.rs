@@ -9,7 +9,7 @@ use super::memory;
 use super::prepared::prepared;
 use super::rising::rising_parts;
 use super::rows::contiguous;
-use super::shape::{Shape, shape};
+use super::shape::{Shape, row_bytes, shape};
 use super::sight::Tiling;
 use crate::error::Result;
 use crate::{Query, Reduce, join};
@@ -138,8 +138,7 @@ fn launch(query: &Query<'_>, lse: &Tensor, shape: Shape, read: Read<'_>) -> Resu
     words.extend([pair_real(kind, scale * std::f32::consts::LOG2_E), pair(count, 0)]);
     let table = blocks(&mut call, &held);
     call.block(words).block(table);
-    let row_bytes = if head_dim <= 64 { 128 } else { 256 };
-    let shared_bytes = (3 * TILE * row_bytes + 7 * TILE * size_of::<f32>()) as u32;
+    let shared_bytes = (3 * TILE * row_bytes(head_dim) + 7 * TILE * size_of::<f32>()) as u32;
     // SAFETY: ScoreArguments and Blocks. It writes the numbers of the keys that the lists name,
     // once or once a row; the others stay 0.
     unsafe { call.launch((ready.keys.div_ceil(TILE) as u32, 1, 1), 128, shared_bytes) }?;

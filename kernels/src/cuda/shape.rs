@@ -12,7 +12,12 @@ const MAX_GROUP: usize = 64;
 /// Whether attention has kernels for heads of this size and type. Others take candle's operations,
 /// which hold every dot product at once.
 pub fn attends(head_dim: usize, dtype: DType) -> bool {
-    matches!(head_dim, 32 | 64 | 96 | 128) && matches!(dtype, DType::BF16 | DType::F16)
+    matches!(head_dim, 32 | 64 | 96 | 128 | 256) && matches!(dtype, DType::BF16 | DType::F16)
+}
+
+/// Bytes of a row of a tile in shared memory (`ROW_BYTES` in tile64.cuh).
+pub(super) fn row_bytes(head_dim: usize) -> usize {
+    head_dim.next_power_of_two().max(64) * 2
 }
 
 /// Shapes of one call.

@@ -60,8 +60,8 @@ pub fn relative(found: &[f32], expected: &[f64]) -> f64 {
 /// Cases of the kernels' sizes; `queries` decides which kernel runs on Hopper.
 fn sizes(queries: std::ops::Range<usize>, keys: std::ops::Range<usize>) -> impl Strategy<Value = Sizes> {
     let keys = prop::collection::vec(prop_oneof![1 => Just(0usize), 1 => 1..4usize, 4 => keys], 1..4);
-    let head =
-        (1..3usize, 1..6usize, prop_oneof![Just(32usize), Just(64), Just(96), Just(128)], 0..4usize, any::<bool>());
+    let head_dim = prop_oneof![Just(32usize), Just(64), Just(96), Just(128), Just(256)];
+    let head = (1..3usize, 1..6usize, head_dim, 0..4usize, any::<bool>());
     (any::<u64>(), queries, keys, 1..4usize, 1..900usize, head, any::<bool>()).prop_map(
         |(seed, queries, keys, segments, orders, head, ascending)| {
             let (kv_heads, group, head_dim, rotary, narrow) = head;

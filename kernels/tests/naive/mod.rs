@@ -58,7 +58,7 @@ pub struct Sizes {
 /// Any small case.
 pub fn sizes() -> impl Strategy<Value = Sizes> {
     let keys = prop::collection::vec(prop_oneof![Just(0usize), 1..4usize, 30..200usize, 200..700usize], 0..4);
-    let head_dim = prop_oneof![Just(8usize), Just(32), Just(48), Just(64), Just(80), Just(96), Just(128)];
+    let head_dim = prop_oneof![Just(8usize), Just(32), Just(48), Just(64), Just(80), Just(96), Just(128), Just(256)];
     let rotary = prop_oneof![Just(0usize), Just(1), Just(2), Just(3)];
     let dtype = prop_oneof![Just(DType::F32), Just(DType::BF16), Just(DType::F16)];
     let head = (1..3usize, 1..6usize, head_dim, rotary, dtype);

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use super::super::lanes::{CausalPosition, Lanes, Pairs, exp2_fraction};
 use crate::SHARED;
-use crate::packing::SMALL_E4M3;
+use crate::packing::{E4M3_BYTES, SMALL_E4M3};
 
 /// Sixteen f32 in AVX-512F.
 #[derive(Debug, Clone, Copy)]
@@ -233,7 +233,20 @@ const fn turns() -> [u16; 32] {
     numbers
 }
 
-/// With AVX512-BF16 and AVX512-BW; see `level.rs`.
+/// Every second byte of 64, from the first and from the second on, twice.
+static EVEN: [u8; 64] = every_second(0);
+static ODD: [u8; 64] = every_second(1);
+
+const fn every_second(first: u8) -> [u8; 64] {
+    let (mut places, mut i) = ([0; 64], 0);
+    while i < 64 {
+        places[i] = first + 2 * (i as u8 % 32);
+        i += 1;
+    }
+    places
+}
+
+/// With AVX512-BF16, AVX512-BW and AVX512-VBMI; see `level.rs`.
 impl Pairs for Avx512 {
     #[inline(always)]
     unsafe fn paired_with(self, next: Self) -> Self {
@@ -254,25 +267,60 @@ impl Pairs for Avx512 {
 
     #[inline(always)]
     unsafe fn look_up_both(from: *const u8, _part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 16 readable bytes.
+        // SAFETY: the caller promises the instructions and 16 readable bytes. Five bits of each
+        // index count, and the fifth one makes no difference.
         unsafe {
             let bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
-            let low = _mm512_castsi256_si512(_mm256_and_si256(bytes, _mm256_set1_epi16(15)));
-            let both = _mm512_inserti64x4::<1>(low, _mm256_srli_epi16::<4>(bytes));
+            let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(bytes), _mm256_srli_epi16::<4>(bytes));
             let table = _mm512_loadu_si512(table.as_ptr().cast());
             Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(both, table)))
         }
     }
 
     #[inline(always)]
+    unsafe fn look_up_both_of_64(from: *const u8, part: usize, table: &[bf16; 32]) -> Self {
+        // SAFETY: the caller promises the instructions and 32 readable bytes. Six bits of each index
+        // count, and two of them make no difference.
+        unsafe {
+            // Interleaving takes half of every 16 bytes: those of the two runs stand there by turns.
+            let order = _mm512_set_epi64(3, 1, 2, 0, 3, 1, 2, 0);
+            let bytes = _mm512_castsi256_si512(_mm256_loadu_si256(from.cast()));
+            let bytes = _mm512_permutexvar_epi64(order, bytes);
+            let high_half = _mm512_inserti64x4::<1>(_mm512_setzero_si512(), _mm256_set1_epi16(4));
+            let codes = _mm512_srlv_epi16(bytes, high_half);
+            let table = _mm512_loadu_si512(table.as_ptr().cast());
+            let [low, high] = [&EVEN, &ODD].map(|places| {
+                let bytes = _mm512_permutexvar_epi8(_mm512_loadu_si512(places.as_ptr().cast()), table);
+                _mm512_permutexvar_epi8(codes, bytes)
+            });
+            Self(_mm512_castsi512_ps(match part {
+                0 => _mm512_unpacklo_epi8(low, high),
+                _ => _mm512_unpackhi_epi8(low, high),
+            }))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn look_up_less(from: *const u8, zero: u8, _part: usize, table: &[bf16; 32]) -> Self {
+        // SAFETY: the caller promises the instructions and 16 readable bytes. Five bits of each
+        // index count.
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
+            let low = _mm512_castsi256_si512(_mm256_and_si256(bytes, _mm256_set1_epi16(15)));
+            let both = _mm512_inserti64x4::<1>(low, _mm256_srli_epi16::<4>(bytes));
+            let less = _mm512_sub_epi16(both, _mm512_set1_epi8(zero.cast_signed()));
+            let table = _mm512_loadu_si512(table.as_ptr().cast());
+            Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(less, table)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn look_up(from: *const u8, high: bool, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 32 readable bytes.
+        // SAFETY: the caller promises the instructions and 32 readable bytes. Five bits of each
+        // index count, and the fifth one makes no difference.
         unsafe {
             let bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.cast()));
-            let codes = match high {
-                true => _mm512_srli_epi16::<4>(bytes),
-                false => _mm512_and_si512(bytes, _mm512_set1_epi16(15)),
-            };
+            let codes = if high { _mm512_srli_epi16::<4>(bytes) } else { bytes };
             let table = _mm512_loadu_si512(table.as_ptr().cast());
             Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(codes, table)))
         }
@@ -324,6 +372,26 @@ impl Pairs for Avx512 {
             let sign = _mm512_slli_epi16::<8>(codes);
             let both = _mm512_ternarylogic_epi32::<{ AND_OR }>(sign, _mm512_set1_epi16(i16::MIN), magnitude);
             Self(_mm512_castsi512_ps(both))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_e4m3_of_64(from: *const u8, part: usize) -> Self {
+        // SAFETY: the caller promises the instructions and 64 readable bytes. Seven bits of each
+        // index count.
+        unsafe {
+            let read = |bytes: &[u8]| _mm512_loadu_si512(bytes.as_ptr().cast());
+            let order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0); // interleaving takes half of every 16 bytes
+            let codes = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(from.cast()));
+            let [low, high] = [0, 1].map(|byte: usize| {
+                let (first, second) = E4M3_BYTES[byte].split_at(64);
+                _mm512_permutex2var_epi8(read(first), codes, read(second))
+            });
+            let high = _mm512_ternarylogic_epi32::<{ AND_OR }>(codes, _mm512_set1_epi8(i8::MIN), high);
+            Self(_mm512_castsi512_ps(match part {
+                0 => _mm512_unpacklo_epi8(low, high),
+                _ => _mm512_unpackhi_epi8(low, high),
+            }))
         }
     }
 
