@@ -84,7 +84,7 @@ fn numbers_in_e4m3_are_exact_in_pairs() {
     for packing in [Packing::Fp8, Packing::Fp8G128] {
         let inputs = packing.numbers();
         let codes: Vec<u8> = (0..=255).collect();
-        let blocks = codes.chunks(inputs).flat_map(|codes| [&1f32.to_le_bytes(), codes].concat()).collect();
+        let blocks: Vec<u8> = codes.chunks(inputs).flat_map(|codes| [&1f32.to_le_bytes(), codes].concat()).collect();
         let packed = Packed::new(packing, [256 / inputs, inputs], blocks).unwrap();
         let numbers: Vec<f32> = packed.unpacked(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
         for level in Level::available().into_iter().filter(|level| level.has_pairs()) {
