@@ -61,6 +61,28 @@ DEVICE void dot_products(float (&s)[STEP<D> / 2], const u32 (&q)[D / 16][4], u32
     }
 }
 
+/// The same with the queries of this warp's rows, from `first_row` on, read from shared memory: those of wide heads would take
+/// the registers of the results.
+template <int D, typename T>
+DEVICE void dot_products_of_shared(float (&s)[STEP<D> / 2], u32 q_tile, u32 first_row, u32 k_tile) {
+    const u32 lane = lane_id();
+    float d[STEP<D> / 8][4] = {};
+#pragma unroll
+    for (u32 k = 0; k < D / 16; k++) {
+        u32 q[4];
+        load_matrices(q, q_tile + place<D>(first_row + lane % 16, 2 * k + lane / 16));
+#pragma unroll
+        for (u32 j = 0; j < STEP<D> / 8; j += 2) {
+            u32 b[4];
+            load_matrices(b, k_tile + place<D>(8 * j + lane % 8 + 8 * (lane / 16), 2 * k + lane / 8 % 2));
+            multiply_add<T>(d[j], q, b[0], b[1]);
+            multiply_add<T>(d[j + 1], q, b[2], b[3]);
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < STEP<D> / 2; i++) s[i] = d[i / 4][i % 4];
+}
+
 /// o [16 x D] += the weights `s` times the step's values.
 template <int D, typename T>
 DEVICE void add_values(float (&o)[D / 8][4], const float (&s)[STEP<D> / 2], u32 v_tile) {
@@ -109,10 +131,12 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
     Sight sight[2];
     load_sight(a, tile, warp_row + lane / 4, sight);
     sync_block();
-    u32 q[D / 16][4];
+    constexpr bool IN_REGISTERS = D <= 128;
+    u32 q[IN_REGISTERS ? D / 16 : 1][4];
+    if constexpr (IN_REGISTERS) {
 #pragma unroll
-    for (u32 k = 0; k < D / 16; k++)
-        load_matrices(q[k], shared_address(shared) + place<D>(warp_row + lane % 16, 2 * k + lane / 16));
+        for (u32 k = 0; k < D / 16; k++) load_matrices(q[k], begin + place<D>(warp_row + lane % 16, 2 * k + lane / 16));
+    }
     float o[D / 8][4] = {};
     Running running = nothing_yet();
     now_at = next;
@@ -135,7 +159,11 @@ DEVICE void attend(const AttendArguments& a, const Blocks& blocks) {
             sync_block();
         }
         float s[STEP<D> / 2], shrink[2];
-        dot_products<D, T>(s, q, now.k);
+        if constexpr (IN_REGISTERS) {
+            dot_products<D, T>(s, q, now.k);
+        } else {
+            dot_products_of_shared<D, T>(s, begin, warp_row, now.k);
+        }
         if (item.begin + n / STEPS_A_TILE<D> < item.whole) hide(s, sight, first_key + 2 * (lane % 4));
         softmax_step(s, running, shrink, a.scale_log2);
 #pragma unroll

@@ -170,7 +170,7 @@ DEVICE void scores(const ScoreArguments& a, const Blocks& blocks) {
 }
 
 #define SCORES(D, T, type)                                                                       \
-    KERNEL(THREADS, 3) scores_##type##_##D(ARGUMENT ScoreArguments a, ARGUMENT Blocks blocks) { \
+    KERNEL(THREADS, D <= 128 ? 3 : 2) scores_##type##_##D(ARGUMENT ScoreArguments a, ARGUMENT Blocks blocks) { \
         scores<D, T>(a, blocks);                                                                 \
     }                                                                                            \
     EXPORT(scores_##type##_##D)

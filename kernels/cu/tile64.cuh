@@ -51,7 +51,7 @@ struct Rows {
 template <int D, typename T, u32 N = KEYS>
 DEVICE void turn_keys(const Turn& turn, const u32* positions, u8* tile) {
     const u32 pieces = turn.interleaved ? turn.half / 4 : turn.half / 8;  // of one row, each with its other half
-    const u32 inverse = (65535 + pieces) / pieces, all = N * pieces;      // i * inverse >> 16 is i / pieces for all i here
+    const u32 inverse = (65535 + pieces) / pieces, all = N * pieces;  // i * inverse >> 16 is i / pieces for all i here
     for (u32 i = threadIdx.x; i < all; i += 2 * THREADS) {
         u8 *low[2], *high[2];
         Bytes16 x[2], y[2];
