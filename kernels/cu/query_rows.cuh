@@ -21,17 +21,17 @@ struct QueryTile {
     DEVICE bool valid(u32 row) const { return query(row) < per_tile && first + query(row) < queries; }
 };
 
-/// 64 rows of a tile from row `first_row` on, of which 128 threads take a piece each in turn.
+/// Some of 64 rows of a tile from row `first_row` on, of which 128 threads take a piece each in turn.
 template <int D>
 struct Pieces {
-    static constexpr u32 COUNT = D / 16;  // of a thread
+    static constexpr u32 COUNT = D <= 128 ? D / 16 : 8;  // of a thread at a time: all, or as many as there are registers for
     u32 row[COUNT], piece[COUNT], position[COUNT];
 
-    /// Finds the rows' positions, which nothing needs yet.
-    DEVICE Pieces(const AttendArguments& a, const QueryTile& tile, u32 first_row) {
+    /// Finds the positions of the rows that come as number `turn` of these, which nothing needs yet.
+    DEVICE Pieces(const AttendArguments& a, const QueryTile& tile, u32 first_row, u32 turn = 0) {
 #pragma unroll
         for (u32 k = 0; k < COUNT; k++) {
-            const u32 i = threadIdx.x % 128 + 128 * k;
+            const u32 i = threadIdx.x % 128 + 128 * (k + COUNT * turn);
             row[k] = first_row + i / (D / 8), piece[k] = i % (D / 8);
             position[k] = a.rope[tile.place(row[k])];
         }
@@ -49,16 +49,19 @@ DEVICE const u16* query(const AttendArguments& a, const QueryTile& tile, u32 kv_
 template <int D, typename T, typename Store>
 DEVICE void load_queries(const AttendArguments& a, const QueryTile& tile, u32 kv_head, u32 first_row, Store store) {
     constexpr u32 COUNT = Pieces<D>::COUNT;
-    const Pieces<D> pieces(a, tile, first_row);
-    const u16* head[COUNT];
-    Bytes16 x[COUNT];
+#pragma unroll 1
+    for (u32 turn = 0; turn < D / 16 / COUNT; turn++) {
+        const Pieces<D> pieces(a, tile, first_row, turn);
+        const u16* head[COUNT];
+        Bytes16 x[COUNT];
 #pragma unroll
-    for (u32 k = 0; k < COUNT; k++)
-        head[k] = query<D>(a, tile, kv_head, pieces.row[k], a.rows[tile.place(pieces.row[k])]);
-    const auto load = [&](u32 k, u32 dim) { return load16(head[k] + dim); };
-    load_all_turned<T>(x, load, pieces.piece, pieces.position, a.turn);
+        for (u32 k = 0; k < COUNT; k++)
+            head[k] = query<D>(a, tile, kv_head, pieces.row[k], a.rows[tile.place(pieces.row[k])]);
+        const auto load = [&](u32 k, u32 dim) { return load16(head[k] + dim); };
+        load_all_turned<T>(x, load, pieces.piece, pieces.position, a.turn);
 #pragma unroll
-    for (u32 k = 0; k < COUNT; k++) store(pieces.row[k], pieces.piece[k], x[k]);
+        for (u32 k = 0; k < COUNT; k++) store(pieces.row[k], pieces.piece[k], x[k]);
+    }
 }
 
 /// What the two rows of this thread see: `first_row` and the eighth after it.

@@ -191,6 +191,16 @@ pub(super) trait InBlocks<V> {
     /// # Safety
     /// The machine has the instructions of `V`; the rows are there, and what `at` says is.
     unsafe fn block<const R: usize, const C: usize>(&mut self, row: usize, at: usize);
+
+    /// One row.
+    ///
+    /// # Safety
+    /// As [`block`](Self::block).
+    #[inline(always)]
+    unsafe fn one(&mut self, row: usize, at: usize) {
+        // SAFETY: the caller's promises.
+        unsafe { self.block::<1, 8>(row, at) }
+    }
 }
 
 /// Does all rows, as many at a time as there are registers for. So are columns, that a row be read
@@ -206,7 +216,7 @@ pub(super) unsafe fn in_blocks<V: Lanes>(work: &mut impl InBlocks<V>, rows: usiz
         // SAFETY: the caller's promises.
         unsafe {
             match count {
-                1 => work.block::<1, 8>(from, at),
+                1 => work.one(from, at),
                 2 if wide => work.block::<2, 8>(from, at),
                 3 if wide => work.block::<3, 4>(from, at),
                 4 if wide => work.block::<4, 4>(from, at),
@@ -224,6 +234,13 @@ pub(super) unsafe fn in_blocks<V: Lanes>(work: &mut impl InBlocks<V>, rows: usiz
 }
 
 impl<V: Lanes, T: Weights<V>> InBlocks<V> for FewRows<'_, T> {
+    /// A row is near, and its columns are one stream from memory.
+    #[inline(always)]
+    unsafe fn one(&mut self, row: usize, at: usize) {
+        // SAFETY: the caller's promises.
+        unsafe { InBlocks::<V>::block::<1, 1>(self, row, at) }
+    }
+
     /// As many columns as a vector has, or are left, from `first` on.
     #[inline(always)]
     unsafe fn block<const R: usize, const C: usize>(&mut self, row: usize, first: usize) {
