@@ -229,9 +229,9 @@ pub(super) trait Pairs: Lanes {
     /// The machine has the instructions for pairs.
     unsafe fn dot(self, a: Self, b: Self) -> Self;
 
-    /// `2 · N` numbers of a table of 16, which stand in it twice. Codes of four bits in 16 bytes name
-    /// them, from number `2 · N · part` on: first those in the low bits of all bytes, then those in
-    /// the high bits.
+    /// `2 · N` numbers of a table of 16, which stand in it twice. Codes of four bits in 16 bytes
+    /// name them, from number `2 · N · part` on: first those in the low bits of all bytes, then
+    /// those in the high bits.
     ///
     /// # Safety
     /// The machine has the instructions for pairs; `from` is valid for 16 reads.
@@ -248,7 +248,8 @@ pub(super) trait Pairs: Lanes {
         unsafe { Self::look_up_both(from.add(16 * (part / a_run)), part % a_run, table) }
     }
 
-    /// As [`look_up_both`](Self::look_up_both) of a table of 32 numbers, at the codes less `zero`, modulo 32.
+    /// As [`look_up_both`](Self::look_up_both) of a table of 32 numbers, at the codes less `zero`,
+    /// modulo 32.
     ///
     /// # Safety
     /// As [`look_up_both`](Self::look_up_both).

@@ -279,10 +279,10 @@ impl Pairs for Avx512 {
 
     #[inline(always)]
     unsafe fn look_up_both_of_64(from: *const u8, part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 32 readable bytes. Six bits of each index
-        // count, and two of them make no difference.
+        // SAFETY: the caller promises the instructions and 32 readable bytes. Six bits of each
+        // index count, and two of them make no difference.
         unsafe {
-            // Interleaving takes half of every 16 bytes: those of the two runs stand there by turns.
+            // Interleaving takes half of every 16 bytes: those of the runs stand there by turns.
             let order = _mm512_set_epi64(3, 1, 2, 0, 3, 1, 2, 0);
             let bytes = _mm512_castsi256_si512(_mm256_loadu_si256(from.cast()));
             let bytes = _mm512_permutexvar_epi64(order, bytes);
