@@ -25,6 +25,8 @@ const AHEAD_BYTES: usize = 1 << 14;
 /// Inputs of all rows together that are taken before the next column: this number fits into the
 /// nearest cache beside the weight.
 const NEAR_INPUTS: usize = 1 << 13;
+/// Bytes of a column up to which one row meets a column after the other, which are one stream then.
+const STREAMED_BYTES: usize = 1 << 11;
 /// Bytes of the weight in a task, about: enough to pay for sharing it out.
 const TASK_BYTES: usize = 1 << 17;
 
@@ -234,11 +236,15 @@ pub(super) unsafe fn in_blocks<V: Lanes>(work: &mut impl InBlocks<V>, rows: usiz
 }
 
 impl<V: Lanes, T: Weights<V>> InBlocks<V> for FewRows<'_, T> {
-    /// A row is near, and its columns are one stream from memory.
     #[inline(always)]
     unsafe fn one(&mut self, row: usize, at: usize) {
         // SAFETY: the caller's promises.
-        unsafe { InBlocks::<V>::block::<1, 1>(self, row, at) }
+        unsafe {
+            match self.inputs * size_of::<T>() {
+                0..=STREAMED_BYTES => InBlocks::<V>::block::<1, 1>(self, row, at),
+                _ => InBlocks::<V>::block::<1, 8>(self, row, at),
+            }
+        }
     }
 
     /// As many columns as a vector has, or are left, from `first` on.
