@@ -28,7 +28,7 @@ pub(crate) const SMALL_E4M3: [u16; 32] = {
 
 /// The bytes of magnitudes in E4M3, divided by 256, in bf16: the low ones, then the high ones.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-pub(crate) const E4M3_BYTES: [[u8; 128]; 2] = {
+pub(crate) static E4M3_BYTES: [[u8; 128]; 2] = {
     let (mut bytes, mut code) = ([[0; 128]; 2], 0);
     while code < 128 {
         // The exponent's bias is 127 less 8 in place of 7.

@@ -278,7 +278,7 @@ macro_rules! one_scale {
             #[inline(always)]
             unsafe fn codes<V: Pairs>(block: &[u8], run: usize, part: usize, table: &[bf16; 32]) -> V {
                 // SAFETY: the caller's promises.
-                unsafe { $kind::<V>(block.as_ptr().add($codes + ($bytes - $codes) / $runs * run), part, table) }
+                unsafe { $kind::<V>(block.as_ptr().add($codes), run, part, table) }
             }
         }
     };
@@ -289,7 +289,7 @@ macro_rules! one_scale {
 /// # Safety
 /// As [`Pairs::look_up_both`].
 #[inline(always)]
-unsafe fn four_bits<V: Pairs>(from: *const u8, part: usize, table: &[bf16; 32]) -> V {
+unsafe fn four_bits<V: Pairs>(from: *const u8, _run: usize, part: usize, table: &[bf16; 32]) -> V {
     // SAFETY: the caller's promises.
     unsafe { V::look_up_both(from, part, table) }
 }
@@ -299,7 +299,7 @@ unsafe fn four_bits<V: Pairs>(from: *const u8, part: usize, table: &[bf16; 32]) 
 /// # Safety
 /// As [`Pairs::look_up_less`]; `from` is valid for a read of that byte.
 #[inline(always)]
-unsafe fn four_bits_less<V: Pairs>(from: *const u8, part: usize, table: &[bf16; 32]) -> V {
+unsafe fn four_bits_less<V: Pairs>(from: *const u8, _run: usize, part: usize, table: &[bf16; 32]) -> V {
     // SAFETY: the caller's promises.
     unsafe { V::look_up_less(from, *from.sub(1), part, table) }
 }
@@ -307,11 +307,11 @@ unsafe fn four_bits_less<V: Pairs>(from: *const u8, part: usize, table: &[bf16; 
 /// Codes of eight bits.
 ///
 /// # Safety
-/// The machine has the instructions for pairs; `from` is valid for 32 reads.
+/// The machine has the instructions for pairs; `from` is valid for 32 reads a run.
 #[inline(always)]
-unsafe fn eight_bits<V: Pairs>(from: *const u8, part: usize, _: &[bf16; 32]) -> V {
+unsafe fn eight_bits<V: Pairs>(from: *const u8, run: usize, part: usize, _: &[bf16; 32]) -> V {
     // SAFETY: the caller's promises.
-    unsafe { V::load_i8_paired(from.add(2 * V::N * part).cast()) }
+    unsafe { V::load_i8_paired(from.add(RUN * run + 2 * V::N * part).cast()) }
 }
 
 /// Numbers in E4M3, divided by 256.
@@ -319,9 +319,36 @@ unsafe fn eight_bits<V: Pairs>(from: *const u8, part: usize, _: &[bf16; 32]) -> 
 /// # Safety
 /// As [`eight_bits`].
 #[inline(always)]
-unsafe fn e4m3<V: Pairs>(from: *const u8, part: usize, _: &[bf16; 32]) -> V {
+unsafe fn e4m3<V: Pairs>(from: *const u8, _run: usize, part: usize, _: &[bf16; 32]) -> V {
     // SAFETY: the caller's promises.
     unsafe { V::load_e4m3_paired(from.add(2 * V::N * part)) }
+}
+
+/// Part of a run, as part of the two runs that are looked up at once.
+#[inline(always)]
+fn of_two<V: Pairs>(run: usize, part: usize) -> usize {
+    run % 2 * (RUN / 2 / V::N) + part
+}
+
+/// Codes of four bits of several runs.
+///
+/// # Safety
+/// The machine has the instructions for pairs; `from` is valid for 16 reads a run of an even number
+/// of them.
+#[inline(always)]
+unsafe fn four_bits_of_64<V: Pairs>(from: *const u8, run: usize, part: usize, table: &[bf16; 32]) -> V {
+    // SAFETY: the caller's promises.
+    unsafe { V::look_up_both_of_64(from.add(RUN * (run / 2)), of_two::<V>(run, part), table) }
+}
+
+/// Numbers in E4M3, divided by 256, of several runs.
+///
+/// # Safety
+/// As [`four_bits_of_64`], for 32 reads a run.
+#[inline(always)]
+unsafe fn e4m3_of_64<V: Pairs>(from: *const u8, run: usize, part: usize, _: &[bf16; 32]) -> V {
+    // SAFETY: the caller's promises.
+    unsafe { V::load_e4m3_of_64(from.add(2 * RUN * (run / 2)), of_two::<V>(run, part)) }
 }
 
 /// Codes of five bits, the fifth ones in the four bytes before.
@@ -329,7 +356,7 @@ unsafe fn e4m3<V: Pairs>(from: *const u8, part: usize, _: &[bf16; 32]) -> V {
 /// # Safety
 /// As [`Pairs::look_up_five`]; `from` is valid for reads of those bytes.
 #[inline(always)]
-unsafe fn five_bits<V: Pairs>(from: *const u8, part: usize, table: &[bf16; 32]) -> V {
+unsafe fn five_bits<V: Pairs>(from: *const u8, _run: usize, part: usize, table: &[bf16; 32]) -> V {
     // SAFETY: the caller's promises.
     unsafe {
         let bits = u32::from_le_bytes(from.sub(4).cast::<[u8; 4]>().read());
@@ -346,51 +373,9 @@ one_scale!(Int4, 21, 1 at 5, four_bits_less, false, |block| [f32_of(block), 0.0]
 one_scale!(Mxfp4, 17, 1 at 1, four_bits, false, |block| [power(block[0]), 0.0]);
 one_scale!(Q8_0, 34, 1 at 2, eight_bits, false, |block| [half::<V>(block, 0), 0.0]);
 one_scale!(Int8, 36, 1 at 4, eight_bits, false, |block| [f32_of(block), 0.0]);
+one_scale!(Fp8G128, 132, 4 at 4, e4m3_of_64, false, |block| [256.0 * f32_of(block), 0.0]);
+one_scale!(Int4G128, 72, 4 at 8, four_bits_of_64, true, |block| [f32_of(block), f32_of(&block[4..])]);
 one_scale!(Int8G128, 132, 4 at 4, eight_bits, false, |block| [f32_of(block), 0.0]);
-
-struct Fp8G128;
-impl Runs for Fp8G128 {
-    const BYTES: usize = 132;
-    const RUNS: usize = 4;
-    const SHARED: usize = 4;
-    const OFFSETS: bool = false;
-
-    #[inline(always)]
-    unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8] {
-        let mut scales = [[0.0; 2]; 8];
-        scales[0][0] = 256.0 * f32_of(block);
-        scales
-    }
-
-    #[inline(always)]
-    unsafe fn codes<V: Pairs>(block: &[u8], run: usize, part: usize, _: &[bf16; 32]) -> V {
-        let of_64 = run % 2 * (RUN / 2 / V::N) + part;
-        // SAFETY: the caller's promises.
-        unsafe { V::load_e4m3_of_64(block.as_ptr().add(4 + 64 * (run / 2)), of_64) }
-    }
-}
-
-struct Int4G128;
-impl Runs for Int4G128 {
-    const BYTES: usize = 72;
-    const RUNS: usize = 4;
-    const SHARED: usize = 4;
-    const OFFSETS: bool = true;
-
-    #[inline(always)]
-    unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8] {
-        let mut scales = [[0.0; 2]; 8];
-        scales[0] = [f32_of(block), f32_of(&block[4..])];
-        scales
-    }
-
-    #[inline(always)]
-    unsafe fn codes<V: Pairs>(block: &[u8], run: usize, part: usize, table: &[bf16; 32]) -> V {
-        let of_64 = run % 2 * (RUN / 2 / V::N) + part;
-        // SAFETY: the caller's promises.
-        unsafe { V::look_up_both_of_64(block.as_ptr().add(8 + 32 * (run / 2)), of_64, table) }
-    }
-}
 
 struct Q4K;
 impl Runs for Q4K {

@@ -289,10 +289,9 @@ impl Pairs for Avx512 {
             let high_half = _mm512_inserti64x4::<1>(_mm512_setzero_si512(), _mm256_set1_epi16(4));
             let codes = _mm512_srlv_epi16(bytes, high_half);
             let table = _mm512_loadu_si512(table.as_ptr().cast());
-            let [low, high] = [&EVEN, &ODD].map(|places| {
-                let bytes = _mm512_permutexvar_epi8(_mm512_loadu_si512(places.as_ptr().cast()), table);
-                _mm512_permutexvar_epi8(codes, bytes)
-            });
+            let even = _mm512_permutexvar_epi8(_mm512_loadu_si512(EVEN.as_ptr().cast()), table);
+            let odd = _mm512_permutexvar_epi8(_mm512_loadu_si512(ODD.as_ptr().cast()), table);
+            let (low, high) = (_mm512_permutexvar_epi8(codes, even), _mm512_permutexvar_epi8(codes, odd));
             Self(_mm512_castsi512_ps(match part {
                 0 => _mm512_unpacklo_epi8(low, high),
                 _ => _mm512_unpackhi_epi8(low, high),
@@ -380,13 +379,13 @@ impl Pairs for Avx512 {
         // SAFETY: the caller promises the instructions and 64 readable bytes. Seven bits of each
         // index count.
         unsafe {
-            let read = |bytes: &[u8]| _mm512_loadu_si512(bytes.as_ptr().cast());
+            let [low, high] = [E4M3_BYTES[0].as_ptr(), E4M3_BYTES[1].as_ptr()];
             let order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0); // interleaving takes half of every 16 bytes
             let codes = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(from.cast()));
-            let [low, high] = [0, 1].map(|byte: usize| {
-                let (first, second) = E4M3_BYTES[byte].split_at(64);
-                _mm512_permutex2var_epi8(read(first), codes, read(second))
-            });
+            let (low, low_rest) = (_mm512_loadu_si512(low.cast()), _mm512_loadu_si512(low.add(64).cast()));
+            let (high, high_rest) = (_mm512_loadu_si512(high.cast()), _mm512_loadu_si512(high.add(64).cast()));
+            let low = _mm512_permutex2var_epi8(low, codes, low_rest);
+            let high = _mm512_permutex2var_epi8(high, codes, high_rest);
             let high = _mm512_ternarylogic_epi32::<{ AND_OR }>(codes, _mm512_set1_epi8(i8::MIN), high);
             Self(_mm512_castsi512_ps(match part {
                 0 => _mm512_unpacklo_epi8(low, high),
