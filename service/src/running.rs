@@ -225,19 +225,11 @@ impl Running {
             self.shared.metrics.ended(method, Outcome::Failed);
         }
     }
-}
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
+    /// Counts a request whose client has left: as unread if the whole answer is there.
+    fn count_unread(&mut self) {
         let Shared { client, metrics, .. } = &self.shared;
-        client.desk().cancel(self.request);
         let Some(method) = self.method else { return };
-        // Later updates are not taken, and the engine learns so. The whole answer may have come
-        // just before.
-        self.updates.close();
         while let Ok(update) = self.updates.try_recv() {
             if let Ok(Update::Done(done)) = update
                 && let Ok(answered) = client.answered(*done)
@@ -247,6 +239,20 @@ impl Drop for Running {
             }
         }
         metrics.ended(method, if self.time_up.is_up() { Outcome::Failed } else { Outcome::Cancelled });
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        // Later updates are not taken, and the engine learns so. The whole answer may have come
+        // just before.
+        self.updates.close();
+        self.count_unread();
+        // Only then: a request that neither waits nor runs any more has been counted.
+        self.shared.client.desk().cancel(self.request);
     }
 }
 
