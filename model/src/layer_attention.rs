@@ -49,6 +49,11 @@ impl LayerAttention {
         at.within(self.window)
     }
 
+    /// The lowest position that a query at position `from` sees, if the layer has a window.
+    pub fn lowest_seen(&self, from: u32) -> Option<u32> {
+        self.window.map(|window| (from + 1).saturating_sub(window))
+    }
+
     /// A call of queries with their growth ([`Rope::grown`]) and keys, both before RoPE. `at` comes
     /// from [`seen_from`](Self::seen_from).
     pub fn query<'a>(&'a self, q: &'a Tensor, at: &'a Positions, keys: &'a [Keys]) -> Query<'a> {

@@ -26,7 +26,7 @@ pub use plan::{
     check_weights, pictures, plan, window_of,
 };
 pub use planner::{GroupSurvey, Planner, Started, chunk_cache_bytes};
-pub use reservation::{Reservation, Room, STEP_TOKENS};
+pub use reservation::{Reservation, Room, STEP_TOKENS, TokenBytes};
 pub use shape::{ModelShape, WindowShape};
 pub use slicing::Slicing;
 pub use vision::VisionShape;

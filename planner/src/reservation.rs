@@ -11,6 +11,31 @@
 /// Tokens of an answer whose memory is reserved at once.
 pub const STEP_TOKENS: usize = 256;
 
+/// Bytes of the tokens of an answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TokenBytes {
+    /// Of a token in the layers that keep all of them.
+    pub always: u64,
+    /// Of a token in the layers that keep the newest ones.
+    pub newest: u64,
+    /// The number that those layers keep at most.
+    pub most_newest: usize,
+}
+
+impl TokenBytes {
+    /// Bytes of so many tokens.
+    pub fn of(&self, tokens: usize) -> u64 {
+        self.always * tokens as u64 + self.newest * tokens.min(self.most_newest) as u64
+    }
+}
+
+impl From<u64> for TokenBytes {
+    /// All layers keep all tokens, of which each takes these bytes.
+    fn from(always: u64) -> Self {
+        Self { always, ..Self::default() }
+    }
+}
+
 /// Memory that a sequence takes on each rank during decoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
@@ -18,8 +43,8 @@ pub struct Reservation {
     bytes: Vec<u64>,
     /// The rank that keeps the tokens of the answer.
     owner: usize,
-    /// Bytes of one of these tokens.
-    token_bytes: u64,
+    /// Bytes of these tokens.
+    token_bytes: TokenBytes,
     /// Tokens of the answer whose keys and values are written, that have memory, and that are the
     /// maximum.
     written: usize,
@@ -30,8 +55,9 @@ pub struct Reservation {
 impl Reservation {
     /// A sequence at its first step: `bytes` on each rank in addition to at most `most` tokens of
     /// `token_bytes` on the owner.
-    pub fn new(bytes: Vec<u64>, owner: usize, token_bytes: u64, most: usize) -> Self {
+    pub fn new(bytes: Vec<u64>, owner: usize, token_bytes: impl Into<TokenBytes>, most: usize) -> Self {
         assert!(owner < bytes.len(), "owner {owner} of {} ranks", bytes.len());
+        let token_bytes = token_bytes.into();
         Self { bytes, owner, token_bytes, written: 0, reserved: most.min(STEP_TOKENS), most }
     }
 
@@ -42,7 +68,7 @@ impl Reservation {
 
     /// Bytes on a rank, with the tokens that have memory.
     pub fn bytes(&self, rank: usize) -> u64 {
-        self.bytes[rank] + if rank == self.owner { self.token_bytes * self.reserved as u64 } else { 0 }
+        self.bytes[rank] + if rank == self.owner { self.token_bytes.of(self.reserved) } else { 0 }
     }
 
     /// Adds its memory to each rank's bytes.
@@ -79,7 +105,7 @@ impl Reservation {
 
     /// Bytes that it may still need on its owner.
     fn missing_bytes(&self) -> u64 {
-        self.token_bytes * (self.most - self.reserved) as u64
+        self.token_bytes.of(self.most) - self.token_bytes.of(self.reserved)
     }
 }
 
@@ -161,6 +187,16 @@ mod tests {
         assert_eq!([sequence.bytes(0), sequence.bytes(1)], [100, 50 + 2 * (STEP + 10)]);
         (0..10).for_each(|_| sequence.writes());
         assert!(!sequence.is_at_its_end(), "it has all that it can need");
+    }
+
+    #[test]
+    fn windows_keep_the_newest_tokens_of_an_answer() {
+        let token_bytes = TokenBytes { always: 3, newest: 5, most_newest: STEP_TOKENS + 100 };
+        let sequence = Reservation::new(vec![0, 0], 1, token_bytes, 4 * STEP_TOKENS);
+        assert_eq!([sequence.bytes(0), sequence.bytes(1)], [0, 8 * STEP]);
+        assert_eq!(sequence.missing_bytes(), 3 * 3 * STEP + 5 * 100);
+        let later = sequence.with_another_step();
+        assert_eq!((later.bytes(1), later.missing_bytes()), (8 * STEP + 3 * STEP + 5 * 100, 2 * 3 * STEP));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::message::{self, Error, Result, within_limit};
 pub const HEADER_BYTES: usize = 16;
 
 /// Version of the protocol. Readers refuse every other version.
-pub const PROTOCOL_VERSION: u32 = 26;
+pub const PROTOCOL_VERSION: u32 = 27;
 
 const MAGIC: [u8; 4] = *b"TRIB";
 

@@ -49,6 +49,9 @@ pub struct Plan {
     pub continues: Option<Continues>,
     /// Whether its sequence stays on the ranks after its last token, until it is released.
     pub keep_sequence: bool,
+    /// The first row whose sliding windows its sequence has whole, one of the prompt's or the one
+    /// after it: layers with a window drop keys that only earlier rows see. All are kept where 0.
+    pub windows_from: usize,
     /// Whether another program reads its keys and values, from the first complete layer on.
     pub hands_over: bool,
     /// Scope of its entries in the chunk cache: requests of other scopes do not find them. Shared

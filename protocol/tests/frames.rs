@@ -64,6 +64,7 @@ prop_compose! {
             reused_rows: numbers.1.into(),
             continues: flags.1.then_some(Continues { request: numbers.2, rows: 3, first_rows: 2 }),
             keep_sequence: flags.2,
+            windows_from: numbers.1.into(),
             hands_over: flags.2,
             scope: flags.2.then_some(numbers.2),
             keep_chunks: !flags.0,
@@ -288,6 +289,7 @@ fn samples() -> (Order, Event) {
         reused_rows: 3,
         continues: Some(Continues { request: 6, rows: 5, first_rows: 4 }),
         keep_sequence: true,
+        windows_from: 4,
         hands_over: false,
         scope: Some(13),
         keep_chunks: true,
@@ -337,6 +339,6 @@ fn messages_of_this_version_are_the_same_to_the_byte() {
     let header = |frame: &[u8]| frame[..HEADER_BYTES].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Magic, version, length, and the checksum of everything.
     let headers = (header(&encode_frame(&order).unwrap()), header(&encode_frame(&event).unwrap()));
-    let told = ("545249421a000000f502000067ae3bf5", "545249421a0000005b020000deb7e845");
+    let told = ("545249421b000000fd0200002be1e3cd", "545249421b0000005b020000768a5b20");
     assert_eq!((headers.0.as_str(), headers.1.as_str()), told);
 }

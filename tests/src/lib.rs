@@ -121,6 +121,7 @@ pub fn plan(
         reused_rows: 0,
         continues: None,
         keep_sequence: false,
+        windows_from: 0,
         hands_over: false,
         scope: None,
         keep_chunks: false,

@@ -4,7 +4,7 @@
 
 use candle_core::DType;
 use tributary_coordinator::dispatch::InFlight;
-use tributary_planner::cost::running_bytes;
+use tributary_planner::cost::{running_bytes, windows_from};
 use tributary_protocol::{Evict, Exchange, Plan, Selection};
 use tributary_tests::counting::Counting;
 use tributary_tests::side_by_side::{plans, prefilled, release, step, warm};
@@ -17,13 +17,18 @@ static ALLOCATOR: Counting = Counting;
 /// compared with its rows.
 const LONGER: usize = 12;
 
+/// Rows that four layers of six of the second model see.
+const WINDOW: usize = 100;
+
 #[test]
 fn sequences_keep_what_the_planner_counts() {
     let changes = [("num_key_value_heads", 4.into()), ("head_dim", 32.into()), ("num_hidden_layers", 6.into())];
-    let model = dummy_model(&tiny_config(&changes), 7);
-    let shape = shape(&*model, DType::F32);
-    for world in 1..=3 {
-        let group = group(&model, world);
+    let windows = [("architectures", serde_json::json!(["Gemma3ForCausalLM"])), ("sliding_window", WINDOW.into())];
+    let with_windows = [&changes[..], &windows, &[("sliding_window_pattern", 3.into())]].concat();
+    let models = [&changes[..], &with_windows].map(|changes| dummy_model(&tiny_config(changes), 7));
+    for (model, world) in models.iter().flat_map(|model| (1..=3).map(move |world| (model, world))) {
+        let shape = shape(&**model, DType::F32);
+        let group = group(model, world);
         let link = group.link();
         // Twice: an order ends when all ranks have done with the one before it.
         let settled = || {
@@ -42,9 +47,10 @@ fn sequences_keep_what_the_planner_counts() {
                 _ => plan.budget * LONGER,
             };
             let evict = plan.evict.clone().map(|evict| Evict { keep: evict.keep * LONGER, ..evict });
-            Plan { max_tokens: 40, budget, evict, ..plan }
+            plan = Plan { max_tokens: 40, budget, evict, ..plan };
+            Plan { windows_from: windows_from(&plan, &shape), ..plan }
         };
-        let cold: Vec<Plan> = plans(&*model, world, true).iter().map(long).collect();
+        let cold: Vec<Plan> = plans(&**model, world, true).iter().map(long).collect();
         for plans in [cold.clone(), warm(&cold)] {
             for plan in plans {
                 // One run for allocations that the process makes once, such as its threads' pools.
@@ -92,11 +98,15 @@ fn compare(plan: &Plan, world: usize, predicted: u64, taken: [i64; 3]) {
     // that one of them has kept. The rows that an eviction keeps may be on any rank: room for all
     // is counted on each.
     let anywhere = plan.evicts().is_some() && !plan.generates_alone(world);
+    // The rows in a window may be on any rank, and room for all of them is counted on each; where
+    // rows are dropped, fewer may be left there.
+    let windowed = plan.windows_from > 0 && (plan.drops() || !plan.decodes_alone(world));
     let known = (world == 1 && !plan.drops()) || !plan.method.selects();
     // Warm chunks of all ranks are their values, which threads share, and keys, which are turned
     // into memory of their own: half.
     let is_shared = is_warm && exchange == Exchange::Replicate && world > 1;
     let least = match (anywhere, known) {
+        _ if windowed => 0.2,
         (true, _) => 0.3,
         (false, true) => 0.99,
         // Room for all recomputed rows is counted on each rank, and with compressed chunks they are

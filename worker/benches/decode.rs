@@ -68,6 +68,7 @@ fn plan(request: u64, context: usize, max_tokens: usize) -> Plan {
         reused_rows: 0,
         continues: None,
         keep_sequence: false,
+        windows_from: 0,
         hands_over: false,
         scope: None,
         keep_chunks: false,

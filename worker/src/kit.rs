@@ -97,6 +97,7 @@ pub fn plan(prefix: usize, chunks: &[usize], query: usize, world: usize) -> Plan
         reused_rows: 0,
         continues: None,
         keep_sequence: false,
+        windows_from: 0,
         hands_over: false,
         scope: None,
         keep_chunks: false,

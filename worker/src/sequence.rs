@@ -1,7 +1,8 @@
 //! A sequence in decoding: a rank's state of a request after its first token.
 //!
 //! Keys are rotated to their positions once, before the first step; values are shared with the
-//! blocks of the prefill. Keys and values of generated rows grow in place.
+//! blocks of the prefill. Keys and values of generated rows grow in place. Layers with a sliding
+//! window drop the rows that no later query sees ([`Plan::windows_from`]).
 
 use tributary_kernels::Positions;
 use tributary_model::LayerAttention;
@@ -22,11 +23,22 @@ pub struct Sequence {
     pub alone: bool,
     /// Number of positions that its rotary tables must cover.
     pub positions: usize,
+    /// What it drops in layers with a sliding window.
+    pub drops: Drops,
     /// Parameters of attention to parallel contexts, if the method has them.
     parallel: Option<Ape>,
     held: CacheState,
     /// On the owner: the sampler that draws its tokens, and the newest of them.
     drawing: Option<Drawing>,
+}
+
+/// What a sequence drops in layers with a sliding window: rows that no later query sees.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Drops {
+    /// The first row whose window stays whole; nothing is dropped where 0.
+    pub from: usize,
+    /// Whether rows of its answer are dropped, too.
+    answer: bool,
 }
 
 /// The sampler of a sequence, and its newest token.
@@ -70,12 +82,21 @@ pub struct Turned {
     /// Parameters of attention to `own`, if contexts are parallel.
     pub parallel: Option<Ape>,
     placement: Placement,
+    /// Whether generated rows are dropped that no later one sees.
+    drops_generated: bool,
     /// Number of the first row of `generated`.
     first_row: u32,
     /// Number of the next row of `generated`.
     next_row: u32,
     /// Position of the first generated row, if it is not the one after the query.
     first_position: Option<u32>,
+}
+
+impl Drops {
+    /// What the sequence of a request drops.
+    fn of(plan: &Plan) -> Self {
+        Self { from: plan.windows_from, answer: plan.windows_from > 0 && !plan.keep_sequence }
+    }
 }
 
 impl Sequence {
@@ -94,7 +115,8 @@ impl Sequence {
             }
         };
         let drawing = (rank == owner).then_some(Drawing { sampler, newest: first });
-        Ok(Self { owner, alone, positions, parallel: plan.method.parallel(), held, drawing })
+        let (drops, parallel) = (Drops::of(plan), plan.method.parallel());
+        Ok(Self { owner, alone, positions, drops, parallel, held, drawing })
     }
 
     /// The sequence of a request after eviction of some of the prompt's rows.
@@ -105,11 +127,12 @@ impl Sequence {
         let is_owner = rank == owner;
         let generated = GrowingBlock::new(if is_owner { positions - placement.positions(0) } else { 0 });
         let (first_row, first_position) = (placement.rows() as u32, next_position);
+        let (next_row, drops_generated) = (first_row, false);
         let turned =
-            Turned { own, rest, generated, parallel, placement, first_row, next_row: first_row, first_position };
+            Turned { own, rest, generated, parallel, placement, drops_generated, first_row, next_row, first_position };
         let held = if is_owner || !alone { CacheState::Turned(Box::new(turned)) } else { CacheState::Nothing };
         let drawing = is_owner.then_some(Drawing { sampler, newest: first });
-        Self { owner, alone, positions, parallel, held, drawing }
+        Self { owner, alone, positions, drops: Drops::default(), parallel, held, drawing }
     }
 
     /// The sequence of a later request of the conversation that has gone on from `turned`.
@@ -121,9 +144,12 @@ impl Sequence {
         rank: usize,
     ) -> Self {
         let positions = turned.as_ref().map_or(0, |turned| turned.placement.positions(plan.max_tokens));
+        let drops = Drops::of(plan);
+        let drops_generated = drops.answer;
+        let turned = turned.map(|turned| Turned { drops_generated, ..turned });
         let held = turned.map_or(CacheState::Nothing, |turned| CacheState::Turned(Box::new(turned)));
         let drawing = (rank == plan.owner).then_some(Drawing { sampler, newest: first });
-        Self { owner: plan.owner, alone, positions, parallel: plan.method.parallel(), held, drawing }
+        Self { owner: plan.owner, alone, positions, drops, parallel: plan.method.parallel(), held, drawing }
     }
 
     /// Its first `rows` rows for a later request of the conversation, whose further rows are
@@ -134,7 +160,7 @@ impl Sequence {
     pub fn going_on(&mut self, plan: &Plan, rows: usize, layers: &[LayerAttention]) -> Result<Option<Turned>> {
         self.turn(layers)?;
         let is_owner = self.drawing.is_some();
-        self.turned().map(|turned| turned.going_on(plan, rows, is_owner)).transpose()
+        self.turned().map(|turned| turned.going_on(plan, (rows, is_owner), layers)).transpose()
     }
 
     /// Rotates the cached keys to their positions, if they are not rotated yet.
@@ -144,8 +170,8 @@ impl Sequence {
     pub fn turn(&mut self, layers: &[LayerAttention]) -> Result<()> {
         self.held = match std::mem::replace(&mut self.held, CacheState::Nothing) {
             CacheState::Filled(prefilled) => {
-                let turned = Turned::new(*prefilled, self.drawing.is_some(), self.positions, layers)?;
-                CacheState::Turned(Box::new(Turned { parallel: self.parallel, ..turned }))
+                let turned = Turned::new(*prefilled, self, layers)?;
+                CacheState::Turned(Box::new(turned))
             }
             as_it_is => as_it_is,
         };
@@ -167,9 +193,12 @@ impl Sequence {
 }
 
 impl Turned {
-    fn new(prefilled: Prefilled, is_owner: bool, positions: usize, layers: &[LayerAttention]) -> Result<Self> {
+    fn new(prefilled: Prefilled, sequence: &Sequence, layers: &[LayerAttention]) -> Result<Self> {
+        let Sequence { positions, drops, parallel, .. } = *sequence;
         let Prefilled { cache, placement, selection, .. } = prefilled;
-        let (own, rest) = cache.into_turned(&placement, &selection.rows, is_owner, layers)?;
+        let is_owner = sequence.drawing.is_some();
+        let from = (drops.from > 0).then(|| placement.at(&[drops.from as u32]).rope()[0]);
+        let (own, rest) = cache.into_turned(&placement, &selection.rows, (is_owner, from), layers)?;
         assert!(positions >= placement.positions(0), "{positions} positions for {}", placement.positions(0));
         let most = positions - placement.positions(0);
         let generated = GrowingBlock::new(if is_owner { most } else { 0 });
@@ -177,7 +206,8 @@ impl Turned {
             own,
             rest,
             generated,
-            parallel: None,
+            parallel,
+            drops_generated: drops.answer,
             first_row: placement.rows() as u32,
             next_row: placement.rows() as u32,
             placement,
@@ -186,19 +216,39 @@ impl Turned {
     }
 
     /// Its first `rows` rows for a later request of the conversation.
-    fn going_on(&self, plan: &Plan, rows: usize, is_owner: bool) -> Result<Self> {
+    fn going_on(&self, plan: &Plan, (rows, is_owner): (usize, bool), layers: &[LayerAttention]) -> Result<Self> {
         assert!(self.first_position.is_none(), "an evicted sequence ends with its answer");
         let (total, limit) = (plan.total_rows(), rows as u32);
         let query_start = plan.query_rows().start as usize;
         let placement = self.placement.going_on((query_start, rows), total, plan.max_tokens);
         let first_row = self.first_row.min(limit);
-        let generated = match is_owner {
-            true => self.generated.going_on((limit - first_row) as usize, total - rows + plan.max_tokens)?,
-            false => GrowingBlock::new(0),
-        };
-        let (own, rest) = (self.own.before(limit)?, self.rest.before(limit)?);
-        let (parallel, first_position) = (self.parallel, None);
-        Ok(Self { own, rest, generated, parallel, placement, first_row, next_row: limit, first_position })
+        let seen_from = (plan.windows_from > 0).then(|| (placement.at(&[limit]).rope()[0], layers));
+        let counts = ((limit - first_row) as usize, total - rows + plan.max_tokens);
+        let generated = if is_owner { self.generated.going_on(counts, seen_from)? } else { GrowingBlock::new(0) };
+        let (mut own, mut rest) = (self.own.before(limit)?, self.rest.before(limit)?);
+        if let Some((from, layers)) = seen_from {
+            (own, rest) = (own.seen_from(from, layers)?, rest.seen_from(from, layers)?);
+        }
+        let (parallel, drops_generated, first_position) = (self.parallel, false, None);
+        Ok(Self {
+            own,
+            rest,
+            generated,
+            parallel,
+            placement,
+            drops_generated,
+            first_row,
+            next_row: limit,
+            first_position,
+        })
+    }
+
+    /// Drops generated rows that no query at these positions or later ones sees, in layers with a
+    /// sliding window, if nothing asks for them later.
+    pub fn drop_unseen(&mut self, at: &Positions, layers: &[LayerAttention]) {
+        if self.drops_generated {
+            self.generated.drop_unseen(at.rope()[0], layers);
+        }
     }
 
     /// Begins the next generated row and returns its position. The owner makes room for its key and

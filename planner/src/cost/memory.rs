@@ -31,7 +31,7 @@ use tributary_protocol::{Activations, Evict, Exchange, Plan, Prefill};
 
 use self::activations::{Allowance, Pass, number_bytes, slice_rows};
 use super::evicting::asking_rows;
-use super::running_bytes;
+use super::{running_bytes, token_bytes};
 use crate::ModelShape;
 use crate::machine::{Machine, MemoryOf};
 
@@ -223,7 +223,7 @@ impl Count<'_> {
         let borrowed = if held.borrowed > 0 { passing as u64 * shape.layer_kv_bytes() } else { 0 };
         let prefill = stale + flying + borrowed + self.activations(self.prefill_pass(passing)) + self.rotated(passing);
         let recompute = all + self.recompute(rank, &held) + logits;
-        let generated = kv(if plan.max_tokens > 1 { plan.max_tokens } else { 0 });
+        let generated = token_bytes(plan, shape).of(if plan.max_tokens > 1 { plan.max_tokens } else { 0 });
         let decode = if plan.evicts().is_some() {
             running_bytes(plan, self.world, shape)[rank] + logits
         } else if plan.max_tokens > 1 {

@@ -14,6 +14,7 @@ mod selected;
 mod sight;
 #[cfg(test)]
 mod tests;
+mod windows;
 mod work;
 
 pub use decoding::Decoding;
@@ -21,4 +22,5 @@ pub use evicting::Evicting;
 pub use groups::groups;
 pub use running::running_bytes;
 pub use selected::Selected;
+pub use windows::{token_bytes, windows_from};
 pub use work::{PhaseWork, Products, RankWork, Work, work, work_of};

@@ -16,11 +16,16 @@
 //! | chunks were compressed | as above with the rows that they keep, and four numbers a row and KV head |
 //! | it goes on from a kept sequence | what the conversation's first request keeps; all later rows on the owner. Rows that both share count twice while the kept one is there |
 //! | chunks stay where they are | its chunks, as many recomputed rows as fall on them (at most s); prefix, query and m on the owner |
+//!
+//! Layers with a sliding window of w tokens keep at most w rows of those of the prompt (some more
+//! if the sequence is kept), unless the plan keeps all ([`Plan::windows_from`]). So do they of the
+//! answer's, in pieces, if the sequence is not kept.
 
 use tributary_protocol::deal::shards;
 use tributary_protocol::{Chunk, Evict, Plan};
 
 use super::evicting::held_rows;
+use super::windows::{most_of_prompt, token_bytes, windows};
 use crate::ModelShape;
 
 /// Bytes that each rank keeps until the sequence is released; 0 if only one token is generated, and
@@ -37,9 +42,18 @@ pub fn running_bytes(plan: &Plan, world: usize, shape: &ModelShape) -> Vec<u64> 
     if let Some(evict) = plan.evicts() {
         return kept_bytes(plan, evict, world, shape);
     }
+    let windows = windows(plan, shape);
+    let in_windows = windows.map_or(0, |windows| windows.layers.len());
+    let near = windows.map_or(0, |windows| most_of_prompt(plan, windows));
     let of_rank = |rank: usize| {
-        let keys = rows(plan, world, rank) as u64 * shape.kv_bytes() - shared(plan, world, rank, shape);
-        keys + places(plan, world, rank, shape)
+        let rows = rows(plan, world, rank);
+        let all = (shape.layers - in_windows) * rows + in_windows * rows.min(near);
+        // What a window keeps of a cached chunk is copied.
+        let shared = (shape.layers - in_windows) * shared(plan, world, rank);
+        let answer = if rank == plan.owner { token_bytes(plan, shape).of(plan.max_tokens) } else { 0 };
+        all as u64 * shape.layer_kv_bytes() - shared as u64 * shape.layer_kv_bytes() / 2
+            + answer
+            + places(plan, world, rank, shape)
     };
     (0..world).map(of_rank).collect()
 }
@@ -82,34 +96,33 @@ fn kept_bytes(plan: &Plan, evict: &Evict, world: usize, shape: &ModelShape) -> V
     (0..world).map(of_rank).collect()
 }
 
-/// Rows whose keys and values a rank keeps.
+/// Rows of the prompt whose keys and values a rank keeps.
 fn rows(plan: &Plan, world: usize, rank: usize) -> usize {
     let is_owner = rank == plan.owner;
-    let generated = if is_owner { plan.max_tokens } else { 0 };
     if plan.decodes_alone(world) {
         let context = if plan.drops() { 0 } else { plan.held_counts(world).iter().sum() };
         let around = plan.prefix_tokens() + plan.query_tokens();
-        return if is_owner { around + context + plan.budget + generated } else { 0 };
+        return if is_owner { around + context + plan.budget } else { 0 };
     }
     if !plan.method.prefill.is_whole()
         && let Some(shards) = shards(plan, world)
     {
-        return shards[rank].len() + generated;
+        return shards[rank].len();
     }
     let kept = plan.kept_counts(world)[rank];
     let around = if is_owner { plan.prefix_tokens() + plan.query_tokens() } else { 0 };
     if plan.drops() {
-        return plan.kept_at_most(world)[rank] + around + generated;
+        return plan.kept_at_most(world)[rank] + around;
     }
-    plan.held_counts(world)[rank] + plan.budget.min(kept) + around + generated
+    plan.held_counts(world)[rank] + plan.budget.min(kept) + around
 }
 
-/// Bytes of values that lie in the chunk cache, on the rank that keeps them.
-fn shared(plan: &Plan, world: usize, rank: usize, shape: &ModelShape) -> u64 {
+/// Rows whose values lie in the chunk cache, on the rank that keeps them.
+fn shared(plan: &Plan, world: usize, rank: usize) -> usize {
     let keeps = !plan.decodes_alone(world) || rank == plan.owner;
     // The cache may drop the chunk of a kept sequence.
     let in_chunks = plan.method.selection().is_some() && !plan.drops() && !plan.keep_sequence;
-    if keeps && in_chunks { plan.held_warm_counts(world)[rank] as u64 * shape.kv_bytes() / 2 } else { 0 }
+    if keeps && in_chunks { plan.held_warm_counts(world)[rank] } else { 0 }
 }
 
 #[cfg(test)]

@@ -42,7 +42,8 @@ impl Draft {
         // Its rows are computed on one rank, which others would share.
         let (new, ranks) = (own.len() - common, if kept.decodes_alone(self.world) { 1 } else { self.world });
         let is_less = common > plan.reused_rows && new * ranks <= own.len() - plan.reused_rows;
-        (has_context && is_less).then_some(common + around)
+        let has_windows = common + around >= kept.windows_from;
+        (has_context && is_less && has_windows).then_some(common + around)
     }
 
     /// Whether the method of an earlier request has the options of this one's.
@@ -90,4 +91,46 @@ fn is_same(one: &Plan, other: &Plan) -> bool {
         && (&one.prefix, &one.lead) == (&other.prefix, &other.lead)
         && one.chunks.len() == other.chunks.len()
         && one.chunks.iter().zip(&other.chunks).all(chunk)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ModelShape;
+    use crate::kit::ANY;
+    use crate::plan::{Cached, Conversation, Draft, RequestSettings, Tokens};
+    use crate::shape::WindowShape;
+    use crate::shape::tests::DEMO;
+
+    #[test]
+    fn where_windows_drop_rows_a_later_request_goes_on_from_the_last_rows_alone() {
+        let windows = Some(WindowShape { tokens: 8, layers: [0, 2].into_iter().collect() });
+        let settings = RequestSettings { world: 1, conversation: Conversation::Reuse, ..RequestSettings::default() };
+        let settings = settings.set(&"prefix-cache".parse().expect("a method"));
+        let draft = |shape: &ModelShape, query: Vec<u32>| {
+            let tokens =
+                Tokens { prefix: vec![1], chunks: vec![vec![7; 32]], query, eos: vec![2], ..Tokens::default() };
+            let mut draft = Draft::new(tokens, &settings, shape).expect("a request");
+            draft.place(5, None, Cached::default(), shape, (&ANY, None)).expect("placed");
+            draft
+        };
+        // A row of the prefix, 32 of the context, 100 of the query.
+        let query: Vec<u32> = (10..110).collect();
+        for (windows, least) in [(windows, 133 - 64), (None, 0)] {
+            let shape = ModelShape { windows, ..DEMO };
+            let before = draft(&shape, query.clone()).planned();
+            assert_eq!((before.plan.total_rows(), before.plan.windows_from), (133, least));
+            // The query of another one differs from this row on.
+            for row in [67, 68, 69, 70, 132, 133] {
+                let others = [&query[..row - 33], &vec![8; 140 - row]].concat();
+                let later = draft(&shape, others);
+                let shared = later.shared_rows(&before, (&before.plan.all_ids(), 2), false);
+                assert_eq!(shared, (row >= least).then_some(row), "from row {row} of {least} on");
+                let Some(rows) = shared else { continue };
+                let mut going_on = later.going_on(&before, rows);
+                going_on.place(6, None, Cached::default(), &shape, (&ANY, None)).expect("placed");
+                let expected = if least > 0 { rows.max(140 - 64) } else { 0 };
+                assert_eq!(going_on.planned().plan.windows_from, expected, "it has no window of rows before its own");
+            }
+        }
+    }
 }

@@ -15,7 +15,7 @@ use super::cached::{Cached, Held};
 use super::keeping::Conversation;
 use super::settings::{RequestSettings, budget};
 use super::{dealing, eviction, exchange, pictures as of_pictures};
-use crate::cost::{evicting, memory};
+use crate::cost::{evicting, memory, windows_from};
 use crate::error::setting;
 use crate::forecast::Profile;
 use crate::machine::Machine;
@@ -154,6 +154,7 @@ impl Draft {
             reused_rows: 0,
             continues: None,
             keep_sequence: false,
+            windows_from: 0,
             hands_over: settings.hands_over,
             scope: settings.cache_scope,
             keep_chunks: settings.keep_chunks && method.reuses(),
@@ -176,17 +177,16 @@ impl Draft {
         };
         plan.evict = eviction::resolved(&plan, &settings.eviction, settings.sampling.seed)?;
         can_be_computed(&plan, settings, shape)?;
-        let RequestSettings { world, exchange, reuse, reuses_query, conversation, .. } = *settings;
         Ok(Self {
             plan,
             lengths,
-            world,
+            world: settings.world,
             ratio,
             options,
-            exchange,
-            conversation,
-            reuse,
-            reuses_query,
+            exchange: settings.exchange,
+            conversation: settings.conversation,
+            reuse: settings.reuse,
+            reuses_query: settings.reuses_query,
             chosen: None,
             reserved_tokens: usize::MAX,
             memory_bytes: 0,
@@ -231,6 +231,7 @@ impl Draft {
         self.plan.request = request;
         if self.plan.continues.is_some() {
             // Its rows are where those of the kept sequence are.
+            self.plan.windows_from = windows_from(&self.plan, shape);
             return self.check_memory(shape, machine, cached.bytes);
         }
         let usual = owner.unwrap_or_else(|| usual_owner(self.plan.method.prefill, self.world));
@@ -279,6 +280,7 @@ impl Draft {
             self.deal(exchange, &warm, shape);
             // Exchange and order of chunks decide whether it is exact.
             self.plan.keep_sequence = self.plan.hands_over || self.conversation.takes(&self.plan);
+            self.plan.windows_from = windows_from(&self.plan, shape);
             let Err(error) = self.check_memory(shape, machine, cached.bytes) else { return Ok(()) };
             least = least.into_iter().chain([error]).min_by_key(needed_bytes);
         }

@@ -3,7 +3,7 @@
 use tributary_protocol::Plan;
 
 use super::Planner;
-use crate::cost::{memory, running_bytes};
+use crate::cost::{memory, running_bytes, token_bytes};
 use crate::machine::{GroupShape, MemoryOf};
 use crate::reservation::{Reservation, Room};
 
@@ -11,12 +11,12 @@ impl Planner {
     /// Memory that a request takes on each of `world` ranks during decoding.
     pub fn reservation(&self, plan: &Plan, world: usize) -> Reservation {
         let mut bytes = running_bytes(plan, world, &self.model);
-        let (token_bytes, most) = match plan.max_tokens {
-            0 | 1 => (0, 0),
-            most => (self.model.kv_bytes(), most),
-        };
-        bytes[plan.owner] -= token_bytes * most as u64;
-        Reservation::new(bytes, plan.owner, token_bytes, most)
+        if plan.max_tokens <= 1 {
+            return Reservation::new(bytes, plan.owner, 0, 0);
+        }
+        let (tokens, most) = (token_bytes(plan, &self.model), plan.max_tokens);
+        bytes[plan.owner] -= tokens.of(most);
+        Reservation::new(bytes, plan.owner, tokens, most)
     }
 
     /// The memory that a request takes on each rank at most while it is prefilled, the rotary

@@ -10,7 +10,9 @@ use tributary_model::Model;
 use tributary_planner::cost::{Selected, bytes};
 use tributary_protocol::{Continues, Exchange, Outcome, Plan, RankReport, Returns, Slices};
 use tributary_tests::samples::{Case, Sample, leads};
-use tributary_tests::{group, logits, method, model_with_growing_queries, relative_error, run_all, run_one, shape};
+use tributary_tests::{
+    dummy_model, gemma, group, logits, method, model_with_growing_queries, relative_error, run_all, run_one, shape,
+};
 
 /// Choices that two ways of computing the same logits may make differently.
 const NEAR_TIE: f32 = 1e-4;
@@ -40,10 +42,19 @@ fn samples(model: &dyn Model, world: usize) -> Vec<Sample> {
     found
 }
 
+/// One that drops rows beyond its windows.
+fn model_with_windows() -> Arc<dyn Model> {
+    dummy_model(&gemma(), 7)
+}
+
+/// Rows at the end of a prompt whose windows stay.
+const LAST_ROWS: usize = 3;
+
 /// The same request with a sequence that stays.
 fn kept(plan: &Plan, request: u64, max_tokens: usize) -> Plan {
     let returns = Returns { logits: true, scores: false, ..Returns::default() };
-    Plan { request, max_tokens, returns, keep_sequence: true, ..plan.clone() }
+    let windows_from = if plan.windows_from > 0 { plan.total_rows() - LAST_ROWS } else { 0 };
+    Plan { request, max_tokens, returns, keep_sequence: true, windows_from, ..plan.clone() }
 }
 
 /// The request after `before`, whose query goes on with these tokens, and which shares `rows` rows.
@@ -51,7 +62,9 @@ fn next(before: &Plan, tokens: &[u32], rows: usize, max_tokens: usize) -> Plan {
     let first_rows = before.continues.map_or(before.total_rows(), |continues| continues.first_rows).min(rows);
     let continues = Some(Continues { request: before.request, rows, first_rows });
     let query = before.query.iter().chain(tokens).copied().collect();
-    Plan { query, continues, auxiliary: Vec::new(), ..kept(before, before.request + 1, max_tokens) }
+    let plan = Plan { query, continues, auxiliary: Vec::new(), ..before.clone() };
+    let plan = kept(&plan, before.request + 1, max_tokens);
+    Plan { windows_from: if plan.windows_from > 0 { plan.windows_from.max(rows) } else { 0 }, ..plan }
 }
 
 /// Compares an answer with tokens, up to a near tie.
@@ -71,7 +84,7 @@ fn goes_on_as_decoding(model: &Arc<dyn Model>, world: usize) {
     let model_shape = shape(&**model, DType::F32);
     let (mut ties, mut compared) = (0, 0);
     for Sample { spec, plan } in samples(&**model, world) {
-        let whole = Plan { keep_sequence: false, ..kept(&plan, 1, FIRST + SECOND) };
+        let whole = Plan { keep_sequence: false, windows_from: 0, ..kept(&plan, 1, FIRST + SECOND) };
         let first = kept(&plan, 2, FIRST);
         let group = group(model, world);
         let (wanted, _) = run_one(&group, &whole);
@@ -79,7 +92,8 @@ fn goes_on_as_decoding(model: &Arc<dyn Model>, world: usize) {
         assert_eq!(answer.tokens, wanted.tokens[..FIRST], "{spec}");
         let (total, start) = (plan.total_rows(), plan.query_rows().start as usize);
         // All that the ranks have, one row less, the prompt alone, a part of its query, none of it.
-        for rows in [total + FIRST - 1, total + FIRST - 2, total, total - 2, start] {
+        let places = [total + FIRST - 1, total + FIRST - 2, total, total - 2, start];
+        for rows in places.into_iter().filter(|&rows| rows >= first.windows_from) {
             let mut second = next(&first, &answer.tokens, rows, SECOND);
             second.slices = Slices { context_rows: (rows % 4) as u32, ..second.slices };
             let what = format!("{spec}, world {world}, {rows} rows of {}", second.total_rows());
@@ -100,12 +114,12 @@ fn goes_on_as_decoding(model: &Arc<dyn Model>, world: usize) {
 fn a_request_that_goes_on_from_a_kept_sequence_decodes_on() {
     let model = model();
     (1..=3).for_each(|world| goes_on_as_decoding(&model, world));
+    goes_on_as_decoding(&model_with_windows(), 2);
 }
 
 #[test]
 fn exact_methods_answer_later_turns_as_a_cold_full_prefill_does() {
-    let model = model();
-    for world in 1..=4 {
+    for (model, world) in (1..=4).flat_map(|world| [(model(), world), (model_with_windows(), world)]) {
         let case =
             Case { prefix: 2, lead: &[], chunks: &[13, 21, 9], query: 6, world, exchange: Exchange::PassQ, ratio: 0.3 };
         let exact = case.samples("", &*model).into_iter().filter(|sample| sample.plan.is_exact());
@@ -127,6 +141,7 @@ fn exact_methods_answer_later_turns_as_a_cold_full_prefill_does() {
                     order: found.order.clone(),
                     continues: None,
                     keep_sequence: false,
+                    windows_from: 0,
                     ..later.clone()
                 };
                 let cold = Plan { order: Vec::new(), ..cold };
@@ -184,4 +199,26 @@ fn a_sequence_that_is_not_there_is_refused() {
     assert!(message.contains("there is no sequence of request 1 to go on from"), "{message}");
     run_one(&group, &first);
     group.end().expect("the group lives on");
+}
+
+#[test]
+fn a_row_whose_window_is_not_kept_is_refused() {
+    let model = model_with_windows();
+    let case = Case { prefix: 2, lead: &[], chunks: &[19], query: 6, world: 2, exchange: Exchange::PassQ, ratio: 0.3 };
+    for spec in ["full", "ring"] {
+        let first = kept(&case.planned(spec, &*model).expect("a plan"), 1, FIRST);
+        assert_eq!(first.windows_from, first.total_rows() - LAST_ROWS, "{spec}");
+        let group = group(&model, 2);
+        run_one(&group, &first);
+        let goes_on = |rows: usize| {
+            let later = Plan { windows_from: 0, ..next(&first, &[3, 4], rows, FIRST) };
+            let clock = tributary_coordinator::Clock::start();
+            tributary_coordinator::dispatch::run(group.link(), &Arc::new(later), &clock, &mut |_| {})
+        };
+        assert!(goes_on(first.windows_from).is_ok(), "{spec}");
+        let message = goes_on(first.windows_from - 1).expect_err("its window is gone").to_string();
+        assert!(message.contains("row 23 of request 1, whose windows are kept from row 24 on"), "{spec}: {message}");
+        run_one(&group, &first);
+        group.end().expect("the group lives on");
+    }
 }

@@ -25,3 +25,4 @@ mod stored;
 mod tiles;
 mod trace;
 mod warm;
+mod windows;

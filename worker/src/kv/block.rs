@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
-use tributary_kernels::{contiguous, gather, join};
+use tributary_kernels::{contiguous, cuda, gather, join};
 
 use super::LayerRows;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Rows of a block, as numbered in the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -268,6 +268,48 @@ impl Block {
         let count = layers.len();
         let rows = BlockRows::PerLayer(kept);
         Ok(Self { rows, chunk: None, layers, coming: None, is_alone: true }.complete(count))
+    }
+
+    /// The block with only the rows at the places of `kept` in each layer, copied, so that the
+    /// memory of the others can be released; a layer without places keeps all, which are shared.
+    ///
+    /// # Errors
+    /// Returns an error if a candle operation fails.
+    ///
+    /// # Panics
+    /// If heads of a layer have different rows: only a bug can cause that.
+    pub fn at_places(&self, kept: &[Option<Vec<u32>>]) -> Result<Self> {
+        assert_eq!(kept.len(), self.layers.len(), "layers of a block that is cut");
+        let picked = |(layer, places): (usize, &Option<Vec<u32>>)| {
+            let (rows, (k, v)) = (self.rows_of_layer(layer), &self.layers[layer]);
+            Ok(match places {
+                None => (LayerRows::AllHeads(rows), (k.clone(), v.clone())),
+                Some(places) => {
+                    let of_places = |x: &Tensor| match places.as_slice() {
+                        // A view of no rows would keep the memory of all.
+                        [] => Ok::<_, Error>(cuda::nothing((0, x.dim(1)?, x.dim(2)?), x.dtype(), x.device())?),
+                        places => Ok(gather(&contiguous(x)?, places)?),
+                    };
+                    let rows = places.iter().map(|&place| rows[place as usize]).collect();
+                    (LayerRows::AllHeads(rows), (of_places(k)?, of_places(v)?))
+                }
+            })
+        };
+        let layers = kept.iter().enumerate().map(picked).collect::<Result<Vec<_>>>()?;
+        let (rows, layers): (Vec<_>, Vec<_>) = layers.into_iter().unzip();
+        let count = layers.len();
+        Ok(Self { rows: BlockRows::PerLayer(rows.into()), layers, ..self.clone() }.complete(count))
+    }
+
+    /// The rows that all KV heads of a layer have.
+    fn rows_of_layer(&self, layer: usize) -> Arc<[u32]> {
+        match &self.rows {
+            BlockRows::Everywhere(rows) => Arc::clone(rows),
+            BlockRows::PerLayer(layers) => match &layers[layer] {
+                LayerRows::AllHeads(rows) => Arc::clone(rows),
+                LayerRows::PerHead(heads) => panic!("the rows of a layer that differ in {} heads", heads.len()),
+            },
+        }
     }
 
     /// The rows of `kept` out of a layer's keys or values `x`.

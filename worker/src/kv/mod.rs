@@ -92,7 +92,8 @@ impl KvCache {
     /// layer.
     /// They are the context after the recompute (the stale rows of `recomputed` are hidden, and
     /// their fresh ones added), and prefix and query. Those count on the owner alone in a merge:
-    /// they are left out where `is_owner` is false.
+    /// they are left out where `is_owner` is false. Layers with a sliding window keep what queries
+    /// from position `from` on see, if there is such a position.
     ///
     /// # Errors
     /// Returns an error if a position is beyond the tables or a candle operation fails.
@@ -100,7 +101,7 @@ impl KvCache {
         self,
         placement: &Placement,
         recomputed: &[u32],
-        is_owner: bool,
+        (is_owner, from): (bool, Option<u32>),
         layers: &[LayerAttention],
     ) -> Result<(View, View)> {
         // Fresh rows and the query's share the tensors of one pass: any of them alone would keep
@@ -112,6 +113,9 @@ impl KvCache {
         let mut context = cache.view_of_context(placement, recomputed);
         let mut at_owner = if is_owner { cache.view_at_owner(placement) } else { View::default() };
         drop(cache); // the views alone hold the keys now
+        if let Some(from) = from {
+            (context, at_owner) = (context.seen_from(from, layers)?, at_owner.seen_from(from, layers)?);
+        }
         turn(&mut [&mut context, &mut at_owner], layers)?;
         Ok((context, at_owner))
     }
@@ -167,6 +171,12 @@ impl BlockPositions {
             BlockPositions::PerLayer(layers) => &layers[layer],
         }
     }
+
+    /// Whether two layers have the very same positions.
+    fn same_in(&self, layer: usize, other: usize) -> bool {
+        let rope = |layer| self.of(layer).rope().as_ptr();
+        std::ptr::eq(rope(layer), rope(other))
+    }
 }
 
 impl View {
@@ -196,16 +206,26 @@ impl View {
         Self { blocks: vec![(block, BlockPositions::PerLayer(at))] }
     }
 
-    /// The same without rows from this number on. It is a row of a query or of an answer: blocks of
-    /// other rows in each layer, which are compressed chunks, stay as they are. What is left of a
-    /// block is copied where much of it goes: the rest would keep its memory.
+    /// The same without rows from this number on. It is a row of a query or of an answer, so that
+    /// compressed chunks stay as they are. What is left of a block is copied where much of it goes:
+    /// the rest would keep its memory.
     ///
     /// # Errors
     /// Returns an error if a candle operation fails.
     pub fn before(&self, row: u32) -> Result<Self> {
         let before = |(block, at): &(Block, BlockPositions)| {
+            let BlockPositions::Everywhere(everywhere) = at else {
+                if block.is_compressed() {
+                    return Ok((block.clone(), at.clone()));
+                }
+                let of_layer = |layer: usize| {
+                    let rows = block.rows_of_head(layer, 0);
+                    let left: Vec<u32> = (0..rows.len() as u32).filter(|&place| rows[place as usize] < row).collect();
+                    (left.len() < rows.len()).then_some(left)
+                };
+                return at_places(block, at, &(0..block.layers.len()).map(of_layer).collect::<Vec<_>>());
+            };
             let is_left = |place: &u32| block.rows()[*place as usize] < row;
-            let BlockPositions::Everywhere(everywhere) = at else { return Ok((block.clone(), at.clone())) };
             let (left, later): (Vec<u32>, Vec<u32>) = (0..block.rows().len() as u32).partition(is_left);
             if later.is_empty() {
                 return Ok((block.clone(), at.clone()));
@@ -218,6 +238,28 @@ impl View {
             Ok((part, BlockPositions::Everywhere(everywhere.select(&left))))
         };
         Ok(Self { blocks: self.blocks.iter().map(before).collect::<Result<_>>()? })
+    }
+
+    /// In layers with a sliding window the rows that a query from position `from` on can see; in
+    /// the others all. Compressed chunks stay as they are.
+    ///
+    /// # Errors
+    /// Returns an error if a candle operation fails.
+    pub fn seen_from(&self, from: u32, layers: &[LayerAttention]) -> Result<Self> {
+        let seen = |(block, at): &(Block, BlockPositions)| {
+            if block.is_compressed() || block.layers.is_empty() {
+                return Ok((block.clone(), at.clone()));
+            }
+            let of_layer = |(layer, of): (usize, &LayerAttention)| -> Option<Vec<u32>> {
+                let (at, lowest) = (at.of(layer), of.lowest_seen(from)?);
+                let is_seen = |&place: &u32| at.rope()[place as usize] >= lowest && at.order()[place as usize] != PAD;
+                let seen: Vec<u32> = (0..at.len() as u32).filter(is_seen).collect();
+                // One of which all rows are seen may share the memory of rows that go.
+                (seen.len() < at.len() || !block.is_alone()).then_some(seen)
+            };
+            at_places(block, at, &layers.iter().enumerate().map(of_layer).collect::<Vec<_>>())
+        };
+        Ok(Self { blocks: self.blocks.iter().map(seen).collect::<Result<_>>()? })
     }
 
     /// These blocks, then those of `more`.
@@ -300,14 +342,32 @@ impl View {
     }
 }
 
+/// The rows of a block at some places in each layer; a layer without places keeps all.
+fn at_places(block: &Block, at: &BlockPositions, kept: &[Option<Vec<u32>>]) -> Result<(Block, BlockPositions)> {
+    if kept.iter().all(Option::is_none) {
+        return Ok((block.clone(), at.clone()));
+    }
+    let mut positions: Vec<Positions> = Vec::with_capacity(kept.len());
+    for (layer, places) in kept.iter().enumerate() {
+        // Layers of one window share a list, which a device then has once.
+        let is_like = |other: &usize| at.same_in(*other, layer) && kept[*other] == *places;
+        positions.push(match (places, (0..layer).rev().find(is_like)) {
+            (None, _) => at.of(layer).clone(),
+            (Some(_), Some(other)) => positions[other].clone(),
+            (Some(places), None) => at.of(layer).select(places),
+        });
+    }
+    Ok((block.at_places(kept)?, BlockPositions::PerLayer(positions)))
+}
+
 /// Rotates every key of `views` to its position, once, for passes of one row each; keys in 8 bits
 /// stay as they are, and are turned as they are read.
 /// A layer's original keys are dropped before the next layer's are turned, except for those that
 /// the chunk cache holds too. Blocks of one pass share tensors, so all views are turned together.
 fn turn(views: &mut [&mut View], layers: &[LayerAttention]) -> Result<()> {
     for (layer, of_layer) in layers.iter().enumerate() {
-        for (block, at) in views.iter_mut().flat_map(|view| &mut view.blocks) {
-            // A block of no rows may have no layers.
+        let blocks = views.iter_mut().flat_map(|view| &mut view.blocks);
+        for (block, at) in blocks.filter(|(block, _)| block.count(layer) > 0) {
             if let Some((k, _)) = block.layers.get_mut(layer).filter(|(k, _)| !is_in_eight_bits(k)) {
                 *k = of_layer.rope.apply(k, at.of(layer))?;
             }

@@ -95,6 +95,9 @@ fn check_kept(plan: &Plan) -> Result<()> {
             plan.total_rows()
         )));
     }
+    if plan.windows_from > plan.total_rows() {
+        return Err(Error::Plan(format!("windows from row {} of {} on", plan.windows_from, plan.total_rows())));
+    }
     if plan.keep_sequence && !is_whole {
         return Err(Error::Plan("an evicted sequence is kept for nothing".to_owned()));
     }

@@ -117,6 +117,12 @@ impl<'a, 'c> Decoding<'a, 'c> {
         let missing = || Error::Plan(format!("there is no sequence of request {request} to go on from"));
         let sequence = self.sequences.get_mut(&request).filter(|sequence| sequence.owner == plan.owner);
         let sequence = sequence.ok_or_else(missing)?;
+        if rows < sequence.drops.from {
+            let from = sequence.drops.from;
+            return Err(Error::Plan(format!(
+                "row {rows} of request {request}, whose windows are kept from row {from} on"
+            )));
+        }
         Ok((sequence.going_on(plan, rows, layers)?, sequence.alone))
     }
 

@@ -133,9 +133,11 @@ impl Rank<'_, '_> {
                 None => Sequence::new(plan, prefilled, token, sampler, rank)?,
             };
             let mut sequence = sequence;
-            if (!plan.goes_on(&[token]) && !plan.hands_over) || plan.has_pictures() {
-                // No step follows: it keeps what later requests see, and no more. Keys of pictures
-                // are turned here, since the tables of later steps lack their places.
+            let has_no_step = !plan.goes_on(&[token]) && !plan.hands_over;
+            if has_no_step || plan.has_pictures() || plan.windows_from > 0 {
+                // No step follows, or other requests come first: it keeps what later rows see, and
+                // no more. Keys of pictures are turned here, since the tables of later steps lack
+                // their places.
                 sequence.turn(&layers)?;
             }
             decoding.borrow_mut().sequences.insert(plan.request, sequence);

@@ -105,6 +105,7 @@ impl<'a> Step<'a> {
             let newest = sequence.drawing().map(|drawing| drawing.newest);
             let Some(turned) = sequence.turned() else { continue };
             let (at, cache) = (turned.begin_row(newest.is_some()), this.caches.len());
+            turned.drop_unseen(&at, layers);
             if !alone {
                 this.shared[owner].push((cache, at.clone()));
             }
