@@ -25,8 +25,13 @@ const AHEAD_BYTES: usize = 1 << 14;
 /// Inputs of all rows together that are taken before the next column: this number fits into the
 /// nearest cache beside the weight.
 const NEAR_INPUTS: usize = 1 << 13;
-/// Bytes of a column up to which one row meets a column after the other, which are one stream then.
-const STREAMED_BYTES: usize = 1 << 11;
+/// The same distance where one row or two meet one column, and where one meets several: the
+/// processor follows streams by itself, and a greater distance takes from it what it needs.
+const STREAM_AHEAD_BYTES: [usize; 2] = [1 << 11, 1 << 10];
+/// Bytes of one row or two up to which they meet one column after the other: the weight is one
+/// stream then. Longer ones do not stay in the nearest cache, and several columns at a time read
+/// them less often.
+const ROWS_BYTES: usize = 12 << 10;
 /// Bytes of the weight in a task, about: enough to pay for sharing it out.
 const TASK_BYTES: usize = 1 << 17;
 
@@ -194,14 +199,14 @@ pub(super) trait InBlocks<V> {
     /// The machine has the instructions of `V`; the rows are there, and what `at` says is.
     unsafe fn block<const R: usize, const C: usize>(&mut self, row: usize, at: usize);
 
-    /// One row.
+    /// One row or two.
     ///
     /// # Safety
     /// As [`block`](Self::block).
     #[inline(always)]
-    unsafe fn one(&mut self, row: usize, at: usize) {
+    unsafe fn fewest<const R: usize>(&mut self, row: usize, at: usize) {
         // SAFETY: the caller's promises.
-        unsafe { self.block::<1, 8>(row, at) }
+        unsafe { self.block::<R, 8>(row, at) }
     }
 }
 
@@ -218,8 +223,8 @@ pub(super) unsafe fn in_blocks<V: Lanes>(work: &mut impl InBlocks<V>, rows: usiz
         // SAFETY: the caller's promises.
         unsafe {
             match count {
-                1 => work.one(from, at),
-                2 if wide => work.block::<2, 8>(from, at),
+                1 => work.fewest::<1>(from, at),
+                2 if wide => work.fewest::<2>(from, at),
                 3 if wide => work.block::<3, 4>(from, at),
                 4 if wide => work.block::<4, 4>(from, at),
                 5 if wide => work.block::<5, 4>(from, at),
@@ -237,12 +242,12 @@ pub(super) unsafe fn in_blocks<V: Lanes>(work: &mut impl InBlocks<V>, rows: usiz
 
 impl<V: Lanes, T: Weights<V>> InBlocks<V> for FewRows<'_, T> {
     #[inline(always)]
-    unsafe fn one(&mut self, row: usize, at: usize) {
+    unsafe fn fewest<const R: usize>(&mut self, row: usize, at: usize) {
         // SAFETY: the caller's promises.
         unsafe {
-            match self.inputs * size_of::<T>() {
-                0..=STREAMED_BYTES => InBlocks::<V>::block::<1, 1>(self, row, at),
-                _ => InBlocks::<V>::block::<1, 8>(self, row, at),
+            match R * self.inputs * size_of::<f32>() {
+                0..=ROWS_BYTES => InBlocks::<V>::block::<R, 1>(self, row, at),
+                _ => InBlocks::<V>::block::<R, 8>(self, row, at),
             }
         }
     }
@@ -259,7 +264,12 @@ impl<V: Lanes, T: Weights<V>> InBlocks<V> for FewRows<'_, T> {
         let run = (near / R).next_multiple_of(V::N);
         // SAFETY: the caller promises the instructions.
         let mut sums = unsafe { [[V::splat(0.0); WIDEST]; R] };
-        let next = Ahead { inputs, width, run };
+        let bytes = match (R, C) {
+            (1 | 2, 1) => STREAM_AHEAD_BYTES[0],
+            (1, _) => STREAM_AHEAD_BYTES[1],
+            _ => AHEAD_BYTES,
+        };
+        let next = Ahead { inputs, width, run, bytes };
         for from in (0..whole).step_by(run) {
             let run = from..whole.min(from + run);
             // SAFETY: the caller promises the instructions; there are the turns of R rows, and
@@ -301,6 +311,8 @@ struct Ahead {
     inputs: usize,
     width: usize,
     run: usize,
+    /// Distance to what follows in memory.
+    bytes: usize,
 }
 
 impl Ahead {
@@ -308,10 +320,10 @@ impl Ahead {
     /// follows in memory, where a run is a whole column or long; else the next run of the same
     /// column, or the first one of a column of the next group.
     fn of<T>(&self, weight: &[T], column: usize, from: usize) -> *const T {
-        let Self { inputs, width, run } = *self;
+        let Self { inputs, width, run, bytes } = *self;
         let of_weight = |column: usize| weight.as_ptr().wrapping_add(column * inputs);
         if run >= inputs || run * size_of::<T>() >= AHEAD_BYTES {
-            of_weight(column).wrapping_byte_add(AHEAD_BYTES)
+            of_weight(column).wrapping_byte_add(bytes)
         } else if from + run < inputs {
             of_weight(column).wrapping_add(run)
         } else {
