@@ -98,17 +98,18 @@ pub(super) struct Turns<'a> {
 impl<'a> Turns<'a> {
     /// Those of `x` `[rows, inputs]`, in the blocks that [`in_blocks`] takes.
     pub(super) fn new(level: Level, x: &'a [f32], inputs: usize) -> Self {
-        Self::in_blocks(level, x, inputs, blocks(x.len() / inputs.max(1), most_rows(level.lanes())))
+        let lanes = level.lanes();
+        Self::in_blocks(lanes, x, inputs, blocks(x.len() / inputs.max(1), most_rows(lanes)))
     }
 
-    /// Those of `x` `[rows, inputs]` in blocks of rows.
+    /// Those of `x` `[rows, inputs]` in blocks of rows, for vectors of so many lanes.
     pub(super) fn in_blocks(
-        level: Level,
+        lanes: usize,
         x: &'a [f32],
         inputs: usize,
         blocks: impl Iterator<Item = Range<usize>>,
     ) -> Self {
-        let (rows, lanes) = (x.len() / inputs.max(1), level.lanes());
+        let rows = x.len() / inputs.max(1);
         let whole = inputs / lanes * lanes;
         let turns = (rows > 1 && whole > 0).then(|| {
             let mut turns = Aligned::new(rows * whole);

@@ -16,6 +16,9 @@ pub(super) struct Level {
     has_amx: bool,
 }
 
+/// Lanes of narrow vectors of pairs.
+pub(super) const NARROW: usize = 8;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Width {
     Portable,
@@ -41,6 +44,7 @@ impl Level {
                 levels.push(of(Width::Avx512));
                 let pairs = is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw");
                 // Processors with the first have the last, but for Cooper Lake.
+                let pairs = pairs && is_x86_feature_detected!("avx512vl");
                 if pairs && is_x86_feature_detected!("avx512vbmi") {
                     let pairs = Self { has_pairs: true, ..of(Width::Avx512) };
                     levels.push(pairs);
@@ -194,6 +198,19 @@ pub(super) fn dispatch_pairs(level: Level, kernel: impl PairKernel) {
     }
 }
 
+/// The same with vectors of [`NARROW`] lanes.
+pub(super) fn dispatch_narrow_pairs(level: Level, kernel: impl PairKernel) {
+    match level.width {
+        #[cfg(test)]
+        // SAFETY: the portable version needs no special instructions.
+        Width::Portable if level.has_pairs => unsafe { kernel.run::<Portable>() },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level only has pairs where these instructions were detected.
+        Width::Avx512 if level.has_pairs => unsafe { with_narrow_pairs(kernel) },
+        width => unreachable!("{width:?} multiplies no pairs"),
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn with_avx2(kernel: impl Kernel) {
@@ -211,9 +228,17 @@ unsafe fn with_avx512(kernel: impl Kernel) {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512bf16,avx512vbmi,avx512bw,avx512f,avx2,fma,f16c")]
+#[target_feature(enable = "avx512bf16,avx512vbmi,avx512bw,avx512vl,avx512f,avx2,fma,f16c")]
 unsafe fn with_avx512_bf16(kernel: impl PairKernel) {
     // SAFETY: this function has the instructions enabled, and its caller promises that the machine
     // has them.
     unsafe { kernel.run::<Avx512>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512bf16,avx512vbmi,avx512bw,avx512vl,avx512f,avx2,fma,f16c")]
+unsafe fn with_narrow_pairs(kernel: impl PairKernel) {
+    // SAFETY: this function has the instructions enabled, and its caller promises that the machine
+    // has them.
+    unsafe { kernel.run::<Avx2>() }
 }

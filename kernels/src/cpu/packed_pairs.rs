@@ -11,7 +11,7 @@ use half::bf16;
 use super::blocks::{E2M1, UNEVEN, f32_of, half, of_runs, power, scales_of_uneven};
 use super::few_rows::{Turns, in_tasks};
 use super::lanes::{Pairs, prefetch_bytes};
-use super::level::{Level, PairKernel, dispatch_pairs};
+use super::level::{Level, NARROW, PairKernel, dispatch_narrow_pairs, dispatch_pairs};
 use super::many_rows::paired;
 use crate::{Packed, Packing};
 
@@ -65,6 +65,8 @@ trait Runs {
     const SHARED: usize;
     /// Whether runs have offsets; else these are 0.
     const OFFSETS: bool;
+    /// Whether narrow vectors take less time, as where each run has a scale.
+    const NARROW: bool = Self::SHARED == 1;
 
     /// Scale and offset of each run, or of runs that share them, in the first places.
     ///
@@ -93,15 +95,14 @@ impl Call<'_> {
         let rows = x.len() / inputs;
         assert_eq!(x.len(), rows * inputs, "x");
         let pairs = paired(level, x);
-        let pairs = Turns::in_blocks(level, pairs.get(), inputs / 2, blocks(rows));
+        let lanes = if B::NARROW { NARROW } else { level.lanes() };
+        let pairs = Turns::in_blocks(lanes, pairs.get(), inputs / 2, blocks(rows));
         let of_runs = |runs: &[f32]| runs.iter().map(|&value| bf16::from_f32(value).to_f32()).sum();
         let sums: Vec<f32> = x.chunks_exact(B::SHARED * RUN).map(of_runs).collect();
         in_tasks(rows, weight.bytes(), weight.row_bytes(), |columns, out| {
             let (pairs, sums) = (&pairs, sums.as_slice());
-            dispatch_pairs(
-                level,
-                PackedPairs::<B> { rows, pairs, sums, inputs, columns, table, out, kind: PhantomData },
-            );
+            let work = PackedPairs::<B> { rows, pairs, sums, inputs, columns, table, out, kind: PhantomData };
+            if B::NARROW { dispatch_narrow_pairs(level, work) } else { dispatch_pairs(level, work) }
         })
     }
 }
@@ -383,6 +384,7 @@ impl Runs for Q4K {
     const RUNS: usize = 8;
     const SHARED: usize = 1;
     const OFFSETS: bool = true;
+    const NARROW: bool = false;
 
     #[inline(always)]
     unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8] {
@@ -403,6 +405,7 @@ impl Runs for Q5K {
     const RUNS: usize = 8;
     const SHARED: usize = 1;
     const OFFSETS: bool = true;
+    const NARROW: bool = false;
 
     #[inline(always)]
     unsafe fn scales<V: Pairs>(block: &[u8]) -> [[f32; 2]; 8] {

@@ -80,11 +80,17 @@ fn narrow_floats_and_groups_are_what_their_definition_says() {
 }
 
 #[test]
-fn numbers_in_e4m3_are_exact_in_pairs() {
-    for packing in [Packing::Fp8, Packing::Fp8G128] {
-        let inputs = packing.numbers();
+fn codes_of_eight_bits_are_exact_in_pairs() {
+    let one = (1f32.to_le_bytes(), half::f16::ONE.to_le_bytes());
+    let (one, short): (&[u8], &[u8]) = (&one.0, &one.1);
+    let alone = [(Packing::Fp8, one), (Packing::Int8, one), (Packing::Q8_0, short)];
+    let kinds = alone.into_iter().flat_map(|kind| [(kind, 1), (kind, 2)]);
+    let many = [(Packing::Fp8G128, one), (Packing::Int8G128, one)].map(|kind| (kind, 1));
+    for ((packing, scale), blocks) in kinds.chain(many) {
+        let inputs = blocks * packing.numbers();
         let codes: Vec<u8> = (0..=255).collect();
-        let blocks: Vec<u8> = codes.chunks(inputs).flat_map(|codes| [&1f32.to_le_bytes(), codes].concat()).collect();
+        let codes = codes.chunks(packing.numbers());
+        let blocks: Vec<u8> = codes.flat_map(|codes| [scale, codes].concat()).collect();
         let packed = Packed::new(packing, [256 / inputs, inputs], blocks).unwrap();
         let numbers: Vec<f32> = packed.unpacked(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
         for level in Level::available().into_iter().filter(|level| level.has_pairs()) {

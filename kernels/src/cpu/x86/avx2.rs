@@ -10,7 +10,7 @@ use crate::SHARED;
 
 /// Eight f32 in AVX2, with FMA and F16C.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Avx2(__m256);
+pub(in super::super) struct Avx2(pub(super) __m256);
 
 impl Lanes for Avx2 {
     const N: usize = 8;

@@ -14,7 +14,7 @@ use crate::packing::{E4M3_BYTES, SMALL_E4M3};
 pub(in super::super) struct Avx512(__m512);
 
 /// (a and b) or c, as a table of three bits.
-const AND_OR: i32 = 0xea;
+pub(super) const AND_OR: i32 = 0xea;
 
 impl Lanes for Avx512 {
     const N: usize = 16;
