@@ -9,11 +9,11 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::lanes::{Lanes, Pairs};
+use super::lanes::{Lanes, WIDEST};
 use super::level::{Kernel, Level, PairKernel, dispatch, dispatch_pairs};
 use super::pack::Aligned;
+use super::pairs::Pairs;
 use super::stored::{Factor, Stored, Weights};
-use super::strip::WIDEST;
 use super::tasks;
 
 /// Number of rows whose sums are in registers at a time, where there are 32 registers; half as many

@@ -6,10 +6,10 @@ use std::f32::consts::FRAC_1_SQRT_2;
 use candle_core::cpu::erf::erf_f32;
 
 use super::fresh::{Fresh, written_in_pieces};
-use super::lanes::Lanes;
+use super::lanes::{Lanes, WIDEST};
 use super::layer::VALUES_AT_ONCE;
 use super::level::{Kernel, Level, dispatch};
-use super::strip::{LOG2_E, WIDEST};
+use super::strip::LOG2_E;
 use crate::gate::{CLAMPED_FACTOR, GELU_BOUND, GELU_CUBE, GELU_FACTOR, Gate};
 
 /// See [`crate::gated`]; both of one length.

@@ -24,6 +24,9 @@ pub(super) const TILE_PANELS: usize = 4;
 /// Keys in a tile: the row length of the probabilities.
 pub(super) const TILE: usize = TILE_PANELS * PANEL;
 
+/// The widest vector: packed rows are padded to it, and a row's running sum has as many parts.
+pub(super) const WIDEST: usize = 16;
+
 /// Numbers of a cache line.
 pub(super) const LINE: usize = 64 / size_of::<f32>();
 
@@ -195,114 +198,6 @@ pub(super) trait Lanes: Copy {
     /// The machine has the instructions of this type. `from` and `to` are valid for `N` rows of `N`
     /// values, the rows `from_step` and `to_step` values apart.
     unsafe fn transpose(from: *const f32, from_step: usize, to: *mut f32, to_step: usize);
-}
-
-/// A vector whose lanes can hold pairs of bf16 too, the first of a pair in the lower half: a
-/// product of pairs sums two terms of its depth at once. Subnormal numbers count as 0.
-pub(super) trait Pairs: Lanes {
-    /// `2 · N` values from memory, rounded to pairs of neighbours.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
-    #[inline(always)]
-    unsafe fn load_paired(from: *const f32) -> Self {
-        // SAFETY: the caller's promises.
-        unsafe { Self::load(from).paired_with(Self::load(from.add(Self::N))) }
-    }
-
-    /// The lanes of both, those of `self` first, rounded to pairs of neighbours.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs.
-    unsafe fn paired_with(self, next: Self) -> Self;
-
-    /// `N` values from memory, each the first of a pair whose second comes from another place, or
-    /// is 0.
-    ///
-    /// # Safety
-    /// The machine has the instructions of this type; both are valid for `N` reads.
-    unsafe fn load_pairs(from: *const bf16, second: Option<*const bf16>) -> Self;
-
-    /// `self` and, in each lane, both products of the pairs of `a` and `b`.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs.
-    unsafe fn dot(self, a: Self, b: Self) -> Self;
-
-    /// `2 · N` numbers of a table of 16, which stand in it twice. Codes of four bits in 16 bytes
-    /// name them, from number `2 · N · part` on: first those in the low bits of all bytes, then
-    /// those in the high bits.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs; `from` is valid for 16 reads.
-    unsafe fn look_up_both(from: *const u8, part: usize, table: &[bf16; 32]) -> Self;
-
-    /// The same of two such runs of 16 bytes, from number `2 · N · part` of 64 on.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs; `from` is valid for 32 reads.
-    #[inline(always)]
-    unsafe fn look_up_both_of_64(from: *const u8, part: usize, table: &[bf16; 32]) -> Self {
-        let a_run = 16 / Self::N;
-        // SAFETY: the caller's promises.
-        unsafe { Self::look_up_both(from.add(16 * (part / a_run)), part % a_run, table) }
-    }
-
-    /// As [`look_up_both`](Self::look_up_both) of a table of 32 numbers, at the codes less `zero`,
-    /// modulo 32.
-    ///
-    /// # Safety
-    /// As [`look_up_both`](Self::look_up_both).
-    unsafe fn look_up_less(from: *const u8, zero: u8, part: usize, table: &[bf16; 32]) -> Self;
-
-    /// As [`look_up_both`](Self::look_up_both) of codes in the low bits of `2 · N` bytes, or in
-    /// their high bits.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
-    unsafe fn look_up(from: *const u8, high: bool, table: &[bf16; 32]) -> Self;
-
-    /// The same as [`look_up_both`](Self::look_up_both) of codes of five bits: bit i is the fifth
-    /// one of code i.
-    ///
-    /// # Safety
-    /// As [`look_up_both`](Self::look_up_both).
-    unsafe fn look_up_five(from: *const u8, bits: u32, part: usize, table: &[bf16; 32]) -> Self;
-
-    /// The same as [`look_up`](Self::look_up) of codes of five bits: the fifth one is bit `at` of a
-    /// byte of `fifth` for each.
-    ///
-    /// # Safety
-    /// As [`look_up`](Self::look_up), for both.
-    unsafe fn look_up_five_of(both: [*const u8; 2], high: bool, at: u32, table: &[bf16; 32]) -> Self;
-
-    /// `2 · N` numbers in E4M3 from memory, divided by 256.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
-    unsafe fn load_e4m3_paired(from: *const u8) -> Self;
-
-    /// The same of 64, from number `2 · N · part` on.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs; `from` is valid for 64 reads.
-    #[inline(always)]
-    unsafe fn load_e4m3_of_64(from: *const u8, part: usize) -> Self {
-        // SAFETY: the caller's promises.
-        unsafe { Self::load_e4m3_paired(from.add(2 * Self::N * part)) }
-    }
-
-    /// `2 · N` small integers from memory.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
-    unsafe fn load_i8_paired(from: *const i8) -> Self;
-
-    /// The sum of all lanes.
-    fn total(self) -> f32;
-
-    /// The bits of each lane that are among `bits`.
-    fn masked(self, bits: u32) -> Self;
 }
 
 /// 2^f on [−½, ½] without its constant term 1, lowest power first: a minimax fit of the relative

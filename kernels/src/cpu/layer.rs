@@ -3,10 +3,9 @@
 use half::bf16;
 
 use super::fresh::{Fresh, written_in_pieces};
-use super::lanes::Lanes;
+use super::lanes::{Lanes, WIDEST};
 use super::level::{Kernel, Level, dispatch};
 use super::stored::rounded;
-use super::strip::WIDEST;
 
 /// Values that a thread takes at a time.
 pub(super) const VALUES_AT_ONCE: usize = 1 << 14;

@@ -1,7 +1,8 @@
 //! Which instructions the machine has, and how a kernel gets to run with them.
 
 use super::amx;
-use super::lanes::{Lanes, Pairs, Portable};
+use super::lanes::{Lanes, Portable};
+use super::pairs::Pairs;
 use super::stored::{Factor, One, Two};
 #[cfg(target_arch = "x86_64")]
 use super::x86::{Avx2, Avx512};

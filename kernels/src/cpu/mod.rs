@@ -32,6 +32,7 @@ mod packed_pairs;
 mod packed_rows;
 #[cfg(test)]
 mod packed_tests;
+mod pairs;
 mod product;
 mod readings;
 mod rope;

@@ -8,11 +8,11 @@ use half::bf16;
 
 use super::fresh::{Fresh, written};
 use super::inputs::{Elements, Matrix};
-use super::lanes::{LINE, Lanes, PANEL, Pairs};
+use super::lanes::{LINE, Lanes, PANEL, WIDEST};
 use super::level::{EitherKernel, Kernel, Level, PairKernel, dispatch_either};
+use super::pairs::{Pairs, pair_of};
 use super::sight::{KeyList, Rows};
-use super::stored::{Factor, pair_of};
-use super::strip::WIDEST;
+use super::stored::Factor;
 use crate::{Pairing, Rope};
 
 /// Numbers from here to the next cache line.
@@ -163,7 +163,7 @@ pub(super) struct KeySource<'a> {
     pub(super) blocks: &'a [(Matrix<'a>, Matrix<'a>)],
     pub(super) rope: Option<&'a Rope>,
     pub(super) head_dim: usize,
-    /// `head_dim` rounded up to [`super::strip::WIDEST`]: the length of a packed row.
+    /// `head_dim` rounded up to [`super::lanes::WIDEST`]: the length of a packed row.
     pub(super) padded_dim: usize,
     /// Whether they are packed as pairs.
     pub(super) paired: bool,

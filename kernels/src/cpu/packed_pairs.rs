@@ -10,9 +10,10 @@ use half::bf16;
 
 use super::blocks::{E2M1, UNEVEN, f32_of, half, of_runs, power, scales_of_uneven};
 use super::few_rows::{Turns, in_tasks};
-use super::lanes::{Pairs, prefetch_bytes};
+use super::lanes::prefetch_bytes;
 use super::level::{Level, NARROW, PairKernel, dispatch_narrow_pairs, dispatch_pairs};
 use super::many_rows::paired;
+use super::pairs::Pairs;
 use crate::{Packed, Packing};
 
 /// Numbers of a run.

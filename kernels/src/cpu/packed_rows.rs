@@ -5,10 +5,9 @@ use rayon::prelude::*;
 
 use super::blocks::unpack;
 use super::few_rows::{Factors, InBlocks, Turns, dots, in_blocks, in_tasks};
-use super::lanes::{Lanes, prefetch_bytes};
+use super::lanes::{Lanes, WIDEST, prefetch_bytes};
 use super::level::{Kernel, Level, dispatch};
 use super::pack::Aligned;
-use super::strip::WIDEST;
 use crate::{Packed, Packing};
 
 /// Numbers of a column that are unpacked at a time: whole blocks of every packing.

@@ -5,13 +5,13 @@
 use candle_core::{DType, Tensor};
 
 use super::inputs::Inputs;
-use super::lanes::{CausalPosition, Lanes, PANEL, STRIP};
+use super::lanes::{CausalPosition, Lanes, PANEL, STRIP, WIDEST};
 use super::level::{EitherKernel, Level, dispatch_either};
 use super::micro::{Mask, Operands, Room, scores};
 use super::pack::{Aligned, KeySource, PackKeys, QuerySource, multiplies_pairs};
 use super::sight::{KeyList, Rows, Sight, Span};
 use super::stored::Factor;
-use super::strip::{LOG2_E, LOWEST, WIDEST};
+use super::strip::{LOG2_E, LOWEST};
 use super::tasks;
 use crate::error::Result;
 use crate::tiles;

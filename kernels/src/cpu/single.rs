@@ -7,13 +7,13 @@ use std::ops::Range;
 use candle_core::{DType, Tensor};
 
 use super::inputs::{Elements, Inputs, Matrix};
-use super::lanes::CausalPosition;
+use super::lanes::{CausalPosition, WIDEST};
 use super::level::{Level, dispatch, dispatch_pairs};
 use super::many_rows;
 use super::merge::merge;
 use super::pack::{Aligned, multiplies_pairs};
 use super::single_walk::{Heads, MOST_ROWS, Scratch, Walk};
-use super::strip::{LOG2_E, WIDEST};
+use super::strip::LOG2_E;
 use super::tasks;
 use super::unpacked::Unpacked;
 use crate::error::Result;

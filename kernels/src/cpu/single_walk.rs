@@ -17,11 +17,12 @@
 use half::bf16;
 
 use super::inputs::Matrix;
-use super::lanes::{CausalPosition, Lanes, Pairs};
+use super::lanes::{CausalPosition, Lanes, WIDEST};
 use super::level::{Kernel, PairKernel};
 use super::pack::Aligned;
+use super::pairs::Pairs;
 use super::stored::{Factor, One, Stored, Two};
-use super::strip::{LOWEST, WIDEST};
+use super::strip::LOWEST;
 
 /// Most keys that are looked at together.
 const TILE: usize = 32;

@@ -2,15 +2,10 @@
 
 use half::{bf16, f16};
 
-use super::lanes::{Lanes, Pairs};
+use super::lanes::Lanes;
+use super::pairs::{Pairs, pair_of};
 
-/// Two numbers in the bits of one f32, the first in the lower half.
-#[inline(always)]
-pub(super) fn pair_of(first: bf16, second: bf16) -> f32 {
-    f32::from_bits(u32::from(first.to_bits()) | u32::from(second.to_bits()) << 16)
-}
-
-/// The same of numbers that are rounded.
+/// Two numbers, rounded, in the bits of one f32, the first in the lower half.
 pub(super) fn pair(first: f32, second: f32) -> f32 {
     pair_of(bf16::from_f32(first), bf16::from_f32(second))
 }

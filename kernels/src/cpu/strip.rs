@@ -8,14 +8,12 @@
 // Loops over register blocks count, so that they read like the products they are and unroll whole.
 #![allow(clippy::needless_range_loop)]
 
-use super::lanes::{CausalPosition, Lanes, PANEL, PART, STRIP, TILE, TILE_PANELS};
+use super::lanes::{CausalPosition, Lanes, PANEL, PART, STRIP, TILE, TILE_PANELS, WIDEST};
 use super::level::EitherKernel;
 use super::micro::{Mask, Operands, Room, careful_product, product, scores};
 use super::sight::{Seen, Sight};
 use super::stored::Factor;
 
-/// The widest vector: packed rows are padded to it, and a row's running sum has as many parts.
-pub(super) const WIDEST: usize = 16;
 /// log₂ e: scores are kept in units of log₂, so that the exponential is a power of two.
 pub(super) const LOG2_E: f32 = std::f32::consts::LOG2_E;
 

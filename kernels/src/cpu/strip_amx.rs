@@ -5,12 +5,13 @@
 use std::ops::Range;
 
 use super::amx::{self, Registers};
-use super::lanes::{PANEL, Pairs, TILE, TILE_PANELS};
+use super::lanes::{PANEL, TILE, TILE_PANELS, WIDEST};
 use super::level::PairKernel;
 use super::micro::Mask;
+use super::pairs::Pairs;
 use super::sight::Sight;
 use super::stored::{halves, pair};
-use super::strip::{Strip, Tile, WIDEST};
+use super::strip::{Strip, Tile};
 
 /// Takes a tile's keys into the result of a strip of up to [`amx::BLOCK`] rows.
 pub(super) struct AbsorbInTiles<'a> {

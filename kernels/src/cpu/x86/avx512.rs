@@ -5,9 +5,10 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::super::lanes::{CausalPosition, Lanes, Pairs, exp2_fraction};
+use super::super::lanes::{CausalPosition, Lanes, exp2_fraction};
+use super::super::pairs::Pairs;
 use crate::SHARED;
-use crate::packing::{E4M3_BYTES, SMALL_E4M3};
+use crate::packing::E4M3_BYTES;
 
 /// Sixteen f32 in AVX-512F.
 #[derive(Debug, Clone, Copy)]
@@ -266,18 +267,6 @@ impl Pairs for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn look_up_both(from: *const u8, _part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 16 readable bytes. Five bits of each
-        // index count, and the fifth one makes no difference.
-        unsafe {
-            let bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
-            let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(bytes), _mm256_srli_epi16::<4>(bytes));
-            let table = _mm512_loadu_si512(table.as_ptr().cast());
-            Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(both, table)))
-        }
-    }
-
-    #[inline(always)]
     unsafe fn look_up_both_of_64(from: *const u8, part: usize, table: &[bf16; 32]) -> Self {
         // SAFETY: the caller promises the instructions and 32 readable bytes. Six bits of each
         // index count, and two of them make no difference.
@@ -300,39 +289,12 @@ impl Pairs for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn look_up_less(from: *const u8, zero: u8, _part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 16 readable bytes. Five bits of each
-        // index count.
-        unsafe {
-            let bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
-            let low = _mm512_castsi256_si512(_mm256_and_si256(bytes, _mm256_set1_epi16(15)));
-            let both = _mm512_inserti64x4::<1>(low, _mm256_srli_epi16::<4>(bytes));
-            let less = _mm512_sub_epi16(both, _mm512_set1_epi8(zero.cast_signed()));
-            let table = _mm512_loadu_si512(table.as_ptr().cast());
-            Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(less, table)))
-        }
-    }
-
-    #[inline(always)]
     unsafe fn look_up(from: *const u8, high: bool, table: &[bf16; 32]) -> Self {
         // SAFETY: the caller promises the instructions and 32 readable bytes. Five bits of each
         // index count, and the fifth one makes no difference.
         unsafe {
             let bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.cast()));
             let codes = if high { _mm512_srli_epi16::<4>(bytes) } else { bytes };
-            let table = _mm512_loadu_si512(table.as_ptr().cast());
-            Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(codes, table)))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn look_up_five(from: *const u8, bits: u32, _part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 16 readable bytes.
-        unsafe {
-            let bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
-            let low = _mm512_castsi256_si512(_mm256_and_si256(bytes, _mm256_set1_epi16(15)));
-            let both = _mm512_inserti64x4::<1>(low, _mm256_srli_epi16::<4>(bytes));
-            let codes = _mm512_mask_add_epi16(both, bits, both, _mm512_set1_epi16(16));
             let table = _mm512_loadu_si512(table.as_ptr().cast());
             Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(codes, table)))
         }
@@ -352,25 +314,6 @@ impl Pairs for Avx512 {
             let codes = _mm512_mask_add_epi16(four, more, four, _mm512_set1_epi16(16));
             let table = _mm512_loadu_si512(table.as_ptr().cast());
             Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(codes, table)))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load_e4m3_paired(from: *const u8) -> Self {
-        // SAFETY: the caller promises the instructions and 32 readable bytes.
-        unsafe {
-            let codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.cast()));
-            // The exponent's bias is 127 less 8 in place of 7.
-            let magnitude = _mm512_slli_epi16::<4>(codes);
-            let (bits, bias) = (_mm512_set1_epi16(0x07f0), _mm512_set1_epi16((127 - 8 - 7) << 7));
-            let normal = _mm512_ternarylogic_epi32::<{ AND_OR }>(magnitude, bits, bias);
-            // Those without an exponent are looked up by their mantissa.
-            let small = _mm512_testn_epi16_mask(codes, _mm512_set1_epi16(0x78));
-            let table = _mm512_loadu_si512(SMALL_E4M3.as_ptr().cast());
-            let magnitude = _mm512_mask_permutexvar_epi16(normal, small, codes, table);
-            let sign = _mm512_slli_epi16::<8>(codes);
-            let both = _mm512_ternarylogic_epi32::<{ AND_OR }>(sign, _mm512_set1_epi16(i16::MIN), magnitude);
-            Self(_mm512_castsi512_ps(both))
         }
     }
 

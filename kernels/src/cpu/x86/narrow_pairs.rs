@@ -5,7 +5,8 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::super::lanes::{Lanes, Pairs};
+use super::super::lanes::Lanes;
+use super::super::pairs::Pairs;
 use super::Avx2;
 use super::avx512::AND_OR;
 use crate::packing::SMALL_E4M3;
@@ -56,20 +57,6 @@ impl Pairs for Avx2 {
     unsafe fn paired_with(self, next: Self) -> Self {
         // SAFETY: the caller promises the instructions. The two types are the same 256 bits.
         unsafe { Self(std::mem::transmute::<__m256bh, __m256>(_mm256_cvtne2ps_pbh(next.0, self.0))) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_pairs(from: *const bf16, second: Option<*const bf16>) -> Self {
-        // SAFETY: the caller promises the instructions and `N` readable values at both.
-        unsafe {
-            let first = _mm_loadu_si128(from.cast());
-            let second = match second {
-                Some(second) => _mm_loadu_si128(second.cast()),
-                None => _mm_setzero_si128(),
-            };
-            let (low, high) = (_mm_unpacklo_epi16(first, second), _mm_unpackhi_epi16(first, second));
-            Self(_mm256_castsi256_ps(_mm256_set_m128i(high, low)))
-        }
     }
 
     #[inline(always)]
@@ -150,15 +137,6 @@ impl Pairs for Avx2 {
             let four = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-        }
-    }
-
-    #[inline(always)]
-    fn masked(self, bits: u32) -> Self {
-        // SAFETY: `self` proves the instructions.
-        unsafe {
-            let bits = _mm256_set1_epi32(bits.cast_signed());
-            Self(_mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(self.0), bits)))
         }
     }
 
