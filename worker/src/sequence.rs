@@ -38,7 +38,7 @@ pub struct Drops {
     /// The first row whose window stays whole; nothing is dropped where 0.
     pub from: usize,
     /// Whether rows of its answer are dropped, too.
-    answer: bool,
+    pub answer: bool,
 }
 
 /// The sampler of a sequence, and its newest token.
@@ -82,8 +82,6 @@ pub struct Turned {
     /// Parameters of attention to `own`, if contexts are parallel.
     pub parallel: Option<Ape>,
     placement: Placement,
-    /// Whether generated rows are dropped that no later one sees.
-    drops_generated: bool,
     /// Number of the first row of `generated`.
     first_row: u32,
     /// Number of the next row of `generated`.
@@ -127,9 +125,8 @@ impl Sequence {
         let is_owner = rank == owner;
         let generated = GrowingBlock::new(if is_owner { positions - placement.positions(0) } else { 0 });
         let (first_row, first_position) = (placement.rows() as u32, next_position);
-        let (next_row, drops_generated) = (first_row, false);
         let turned =
-            Turned { own, rest, generated, parallel, placement, drops_generated, first_row, next_row, first_position };
+            Turned { own, rest, generated, parallel, placement, first_row, next_row: first_row, first_position };
         let held = if is_owner || !alone { CacheState::Turned(Box::new(turned)) } else { CacheState::Nothing };
         let drawing = is_owner.then_some(Drawing { sampler, newest: first });
         Self { owner, alone, positions, drops: Drops::default(), parallel, held, drawing }
@@ -145,8 +142,6 @@ impl Sequence {
     ) -> Self {
         let positions = turned.as_ref().map_or(0, |turned| turned.placement.positions(plan.max_tokens));
         let drops = Drops::of(plan);
-        let drops_generated = drops.answer;
-        let turned = turned.map(|turned| Turned { drops_generated, ..turned });
         let held = turned.map_or(CacheState::Nothing, |turned| CacheState::Turned(Box::new(turned)));
         let drawing = (rank == plan.owner).then_some(Drawing { sampler, newest: first });
         Self { owner: plan.owner, alone, positions, drops, parallel: plan.method.parallel(), held, drawing }
@@ -207,7 +202,6 @@ impl Turned {
             rest,
             generated,
             parallel,
-            drops_generated: drops.answer,
             first_row: placement.rows() as u32,
             next_row: placement.rows() as u32,
             placement,
@@ -229,26 +223,8 @@ impl Turned {
         if let Some((from, layers)) = seen_from {
             (own, rest) = (own.seen_from(from, layers)?, rest.seen_from(from, layers)?);
         }
-        let (parallel, drops_generated, first_position) = (self.parallel, false, None);
-        Ok(Self {
-            own,
-            rest,
-            generated,
-            parallel,
-            placement,
-            drops_generated,
-            first_row,
-            next_row: limit,
-            first_position,
-        })
-    }
-
-    /// Drops generated rows that no query at these positions or later ones sees, in layers with a
-    /// sliding window, if nothing asks for them later.
-    pub fn drop_unseen(&mut self, at: &Positions, layers: &[LayerAttention]) {
-        if self.drops_generated {
-            self.generated.drop_unseen(at.rope()[0], layers);
-        }
+        let (parallel, first_position) = (self.parallel, None);
+        Ok(Self { own, rest, generated, parallel, placement, first_row, next_row: limit, first_position })
     }
 
     /// Begins the next generated row and returns its position. The owner makes room for its key and

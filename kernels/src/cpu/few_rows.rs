@@ -22,12 +22,14 @@ const ROWS: usize = 8;
 /// Distance in bytes at which the weight is prefetched where it is read as it stands: a read must
 /// not wait for memory, and several rows keep the processor too busy to prefetch on its own.
 const AHEAD_BYTES: usize = 1 << 14;
+/// The same distance where one row or two meet a column after the other: the processor follows a
+/// stream by itself, and a greater distance takes from it what it needs.
+const STREAM_AHEAD_BYTES: usize = 1 << 11;
+/// The same where one row meets several columns at a time.
+const STREAMS_AHEAD_BYTES: usize = 1 << 10;
 /// Inputs of all rows together that are taken before the next column: this number fits into the
 /// nearest cache beside the weight.
 const NEAR_INPUTS: usize = 1 << 13;
-/// The same distance where one row or two meet one column, and where one meets several: the
-/// processor follows streams by itself, and a greater distance takes from it what it needs.
-const STREAM_AHEAD_BYTES: [usize; 2] = [1 << 11, 1 << 10];
 /// Bytes of one row or two up to which they meet one column after the other: the weight is one
 /// stream then. Longer ones do not stay in the nearest cache, and several columns at a time read
 /// them less often.
@@ -266,8 +268,8 @@ impl<V: Lanes, T: Weights<V>> InBlocks<V> for FewRows<'_, T> {
         // SAFETY: the caller promises the instructions.
         let mut sums = unsafe { [[V::splat(0.0); WIDEST]; R] };
         let bytes = match (R, C) {
-            (1 | 2, 1) => STREAM_AHEAD_BYTES[0],
-            (1, _) => STREAM_AHEAD_BYTES[1],
+            (1 | 2, 1) => STREAM_AHEAD_BYTES,
+            (1, _) => STREAMS_AHEAD_BYTES,
             _ => AHEAD_BYTES,
         };
         let next = Ahead { inputs, width, run, bytes };

@@ -148,7 +148,7 @@ fn products_are_those_of_the_unpacked_matrix() {
                 }
             };
             for level in Level::available().into_iter().chain([Level::with_slow_pairs()]) {
-                check(&packed_rows::product(level, &values, &packed), 2e-5, "few rows");
+                check(&packed_rows::product(level, &values, &packed), 1e-5, "few rows");
                 if level.has_pairs()
                     && let Some(found) = packed_pairs::product(level, &values, &packed)
                 {
@@ -156,12 +156,12 @@ fn products_are_those_of_the_unpacked_matrix() {
                 }
                 for in_pairs in [false, true].into_iter().filter(|pairs| !pairs || level.has_pairs()) {
                     let out = Weight::of_packed(level, &packed, in_pairs).product(&values, Added::default());
-                    check(&out, if in_pairs { 5e-2 } else { 2e-5 }, "many rows");
+                    check(&out, if in_pairs { 5e-2 } else { 1e-5 }, "many rows");
                 }
             }
             let bias = Tensor::rand(-1f32, 1.0, outputs, &device).unwrap();
             let there = linear(&x, &packed, Some(&bias)).unwrap().broadcast_sub(&bias).unwrap();
-            check(&there.flatten_all().unwrap().to_vec1::<f32>().unwrap(), 2e-5, "with a bias");
+            check(&there.flatten_all().unwrap().to_vec1::<f32>().unwrap(), 1e-5, "with a bias");
         }
     }
 }

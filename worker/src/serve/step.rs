@@ -101,11 +101,13 @@ impl<'a> Step<'a> {
         let mut this = Self { caches, runs, ids, requests, shared: vec![Vec::new(); world] };
         for (request, sequence) in sequences {
             sequence.turn(layers)?;
-            let (owner, alone) = (sequence.owner, sequence.alone);
+            let (owner, alone, drops) = (sequence.owner, sequence.alone, sequence.drops);
             let newest = sequence.drawing().map(|drawing| drawing.newest);
             let Some(turned) = sequence.turned() else { continue };
             let (at, cache) = (turned.begin_row(newest.is_some()), this.caches.len());
-            turned.drop_unseen(&at, layers);
+            if drops.answer {
+                turned.generated.drop_unseen(at.rope()[0], layers);
+            }
             if !alone {
                 this.shared[owner].push((cache, at.clone()));
             }
