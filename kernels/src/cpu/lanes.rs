@@ -120,11 +120,11 @@ pub(super) trait Lanes: Copy {
     /// As [`load`](Self::load).
     unsafe fn load_bytes(from: *const u8) -> Self::Whole;
 
-    /// Bit i in lane i.
+    /// Bit `first + i` in lane i.
     ///
     /// # Safety
-    /// The machine has the instructions of this type.
-    unsafe fn bits(bits: u32) -> Self::Whole;
+    /// The machine has the instructions of this type; `first + N` is at most 32.
+    unsafe fn bits(bits: u32, first: u32) -> Self::Whole;
 
     /// The `count` bits of each lane from bit `first` on, as a number.
     fn field(whole: Self::Whole, first: u32, count: u32) -> Self::Whole;
@@ -135,8 +135,12 @@ pub(super) trait Lanes: Copy {
     /// Each lane as a float.
     fn float(whole: Self::Whole) -> Self;
 
-    /// The number of the table that each lane, below 16, names.
-    fn looked_up(table: &[f32; 16], whole: Self::Whole) -> Self;
+    /// The numbers of the table that the low four bits, or the `high` ones, of `N` bytes from memory
+    /// name.
+    ///
+    /// # Safety
+    /// As [`load`](Self::load).
+    unsafe fn looked_up(from: *const u8, high: bool, table: &[i8; 16]) -> Self;
 
     /// `N` values to memory.
     ///
@@ -296,8 +300,8 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn bits(bits: u32) -> [u32; 8] {
-        std::array::from_fn(|i| bits >> i & 1)
+    unsafe fn bits(bits: u32, first: u32) -> [u32; 8] {
+        std::array::from_fn(|i| bits >> first >> i & 1)
     }
 
     #[inline(always)]
@@ -316,8 +320,10 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn looked_up(table: &[f32; 16], whole: [u32; 8]) -> Self {
-        Self(whole.map(|lane| table[lane as usize & 15]))
+    unsafe fn looked_up(from: *const u8, high: bool, table: &[i8; 16]) -> Self {
+        // SAFETY: the caller promises `N` readable values.
+        let bytes = unsafe { from.cast::<[u8; 8]>().read() };
+        Self(bytes.map(|byte| f32::from(table[usize::from(if high { byte >> 4 } else { byte & 15 })])))
     }
 
     #[inline(always)]

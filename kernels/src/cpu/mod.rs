@@ -13,6 +13,7 @@
 
 mod amx;
 mod attend;
+mod block;
 mod blocks;
 mod eight_bits;
 mod few_rows;
@@ -43,6 +44,7 @@ mod single_walk;
 mod stored;
 mod strip;
 mod strip_amx;
+mod super_blocks;
 mod tasks;
 #[cfg(test)]
 mod tests;

@@ -8,12 +8,14 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::blocks::{E2M1, UNEVEN, f32_of, half, of_runs, power, scales_of_uneven};
+use super::block::{UNEVEN, f32_of, half};
+use super::blocks::{E2M1_TWICE, power};
 use super::few_rows::{Turns, in_tasks};
 use super::lanes::prefetch_bytes;
 use super::level::{Level, NARROW, PairKernel, dispatch_narrow_pairs, dispatch_pairs};
 use super::many_rows::paired;
 use super::pairs::Pairs;
+use super::super_blocks::{of_runs, scales_of_uneven};
 use crate::{Packed, Packing};
 
 /// Numbers of a run.
@@ -46,9 +48,9 @@ pub(super) fn product(level: Level, x: &[f32], weight: &Packed) -> Option<Vec<f3
         Packing::Fp8 => call.with::<Fp8>(&[bf16::ZERO; 32]),
         Packing::Q4K => call.with::<Q4K>(&table(&|code| code as f32)),
         // As Q4_0, with other numbers for the codes.
-        Packing::Iq4Nl => call.with::<Q4_0>(&table(&|code| UNEVEN[code])),
-        Packing::Iq4Xs => call.with::<Iq4Xs>(&table(&|code| UNEVEN[code])),
-        Packing::Mxfp4 => call.with::<Mxfp4>(&table(&|code| E2M1[code])),
+        Packing::Iq4Nl => call.with::<Q4_0>(&table(&|code| f32::from(UNEVEN[code]))),
+        Packing::Iq4Xs => call.with::<Iq4Xs>(&table(&|code| f32::from(UNEVEN[code]))),
+        Packing::Mxfp4 => call.with::<Mxfp4>(&table(&|code| f32::from(E2M1_TWICE[code]) / 2.0)),
         Packing::Q8_0 => call.with::<Q8_0>(&[bf16::ZERO; 32]),
         Packing::Int8 => call.with::<Int8>(&[bf16::ZERO; 32]),
         Packing::Fp8G128 => call.with::<Fp8G128>(&[bf16::ZERO; 32]),

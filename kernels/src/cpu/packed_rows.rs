@@ -1,9 +1,13 @@
 //! Matrix products of few rows with a packed weight: its columns are unpacked piece by piece, into
-//! memory that stays in the nearest cache, and multiplied from there. Sums are f32.
+//! memory that stays in the nearest cache, and multiplied from there. One row is multiplied by each
+//! vector of numbers as it is unpacked, with the same bits. Sums are f32.
+
+use std::marker::PhantomData;
 
 use rayon::prelude::*;
 
-use super::blocks::unpack;
+use super::block::{Block, Sink};
+use super::blocks::{OnBlocks, unpack, with_blocks};
 use super::few_rows::{Factors, InBlocks, Turns, dots, in_blocks, in_tasks};
 use super::lanes::{Lanes, WIDEST, prefetch_bytes};
 use super::level::{Kernel, Level, dispatch};
@@ -19,6 +23,11 @@ pub(super) fn product(level: Level, x: &[f32], weight: &Packed) -> Vec<f32> {
     let inputs = weight.dims()[1];
     let rows = x.len() / inputs;
     assert_eq!(x.len(), rows * inputs, "x");
+    if rows == 1 {
+        return in_tasks(rows, weight.bytes(), weight.row_bytes(), |columns, out| {
+            with_blocks(weight.packing(), OneRow { level, x, columns, out });
+        });
+    }
     let turns = Turns::new(level, x, inputs);
     in_tasks(rows, weight.bytes(), weight.row_bytes(), |columns, out| {
         dispatch(level, PackedRows { level, rows, turns: &turns, weight, columns, out });
@@ -31,6 +40,84 @@ pub(crate) fn unpack_all(packing: Packing, blocks: &[u8], to: &mut [f32]) {
     let level = Level::best();
     let of_some = to.par_chunks_mut(AT_ONCE * packing.numbers()).zip(blocks.par_chunks(AT_ONCE * packing.bytes()));
     of_some.for_each(|(to, blocks)| unpack(level, packing, blocks, to));
+}
+
+/// One row and some columns.
+struct OneRow<'a> {
+    level: Level,
+    /// `[inputs]`.
+    x: &'a [f32],
+    /// `[columns, blocks]` of the weight.
+    columns: &'a [u8],
+    /// `[columns]`.
+    out: &'a mut [f32],
+}
+
+impl OnBlocks for OneRow<'_> {
+    fn run<B: Block>(self) {
+        dispatch(self.level, RowOfBlocks::<B> { row: self, kind: PhantomData });
+    }
+}
+
+struct RowOfBlocks<'a, B> {
+    row: OneRow<'a>,
+    kind: PhantomData<B>,
+}
+
+/// The inputs that a run of numbers meets, and the sum of their products.
+struct Times<V> {
+    /// As many as the run has.
+    x: *const f32,
+    sum: V,
+}
+
+impl<V: Lanes> Sink<V> for Times<V> {
+    #[inline(always)]
+    unsafe fn take(&mut self, at: usize, numbers: V) {
+        // SAFETY: the caller's promises: there are as many inputs as a run has numbers.
+        self.sum = unsafe { V::load(self.x.add(at)) }.mul_add(numbers, self.sum);
+    }
+}
+
+impl<B: Block> Kernel for RowOfBlocks<'_, B> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        let OneRow { x, columns, out, .. } = self.row;
+        let row_bytes = x.len() / B::NUMBERS * B::BYTES;
+        assert_eq!(columns.len(), out.len() * row_bytes, "columns");
+        // SAFETY: the caller promises the instructions.
+        let zero = unsafe { V::splat(0.0) };
+        for (columns, out) in columns.chunks(row_bytes * V::N).zip(out.chunks_mut(V::N)) {
+            let mut sums = [zero; WIDEST];
+            for (piece, x) in x.chunks(PIECE).enumerate() {
+                let (mut parts, mut from) = ([zero; WIDEST], piece * PIECE / B::NUMBERS * B::BYTES);
+                for column in columns.chunks_exact(row_bytes) {
+                    let ahead = column.as_ptr().wrapping_add(row_bytes * V::N + from);
+                    prefetch_bytes::<V>(ahead, x.len() / B::NUMBERS * B::BYTES);
+                }
+                for x in x.chunks_exact(B::NUMBERS) {
+                    for (run, x) in x.chunks_exact(B::RUN).enumerate() {
+                        // Neighbouring columns take turns: the sum of each waits for itself alone.
+                        for (column, part) in columns.chunks_exact(row_bytes).zip(&mut parts) {
+                            let mut times = Times { x: x.as_ptr(), sum: *part };
+                            // SAFETY: the caller promises the instructions; there are a block's
+                            // bytes, and a run's numbers of inputs.
+                            unsafe { B::unpack(&column[from..from + B::BYTES], run, &mut times) }
+                            *part = times.sum;
+                        }
+                    }
+                    from += B::BYTES;
+                }
+                for (sum, part) in sums.iter_mut().zip(parts) {
+                    *sum = sum.add(part);
+                }
+            }
+            let mut values = [0.0; WIDEST];
+            // SAFETY: WIDEST values are at least a vector.
+            unsafe { V::sum_each(&sums[..V::N]).store(values.as_mut_ptr()) };
+            out.copy_from_slice(&values[..out.len()]);
+        }
+    }
 }
 
 struct PackedRows<'a> {

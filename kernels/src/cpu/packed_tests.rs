@@ -166,6 +166,22 @@ fn products_are_those_of_the_unpacked_matrix() {
     }
 }
 
+/// One row is multiplied as its weight is unpacked, several from memory.
+#[test]
+fn one_row_has_the_bits_that_it_has_among_others() {
+    for packing in Packing::ALL {
+        let inputs = 1280; // five pieces
+        let packed = drawn(packing, [37, inputs]);
+        let x: Vec<f32> = (0..2 * inputs).map(|i| (i * 7919 % 20_011) as f32 / 10_005.5 - 1.0).collect();
+        for level in Level::available() {
+            let both = packed_rows::product(level, &x, &packed);
+            for (row, among) in x.chunks_exact(inputs).zip(both.chunks_exact(37)) {
+                assert_eq!(packed_rows::product(level, row, &packed), among, "{packing:?} at {level:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn threads_change_no_bit() {
     for (packing, rows, in_bf16) in [(Packing::Q4K, 5, false), (Packing::Q5_0, 3, true), (Packing::Q6K, 70, true)] {

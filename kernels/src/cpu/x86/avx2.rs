@@ -46,10 +46,9 @@ impl Lanes for Avx2 {
     unsafe fn load_e4m3(from: *const u8) -> Self {
         // SAFETY: the caller promises the instructions and `N` readable values.
         Self(unsafe {
-            let codes = _mm_cvtepu8_epi16(_mm_loadl_epi64(from.cast()));
-            let sign = _mm_slli_epi16::<8>(_mm_and_si128(codes, _mm_set1_epi16(0x80)));
-            let rest = _mm_slli_epi16::<7>(_mm_and_si128(codes, _mm_set1_epi16(0x7f)));
-            _mm256_cvtph_ps(_mm_or_si128(sign, rest))
+            // The sign fills the upper half, and stays in its first bit.
+            let codes = _mm_cvtepi8_epi16(_mm_loadl_epi64(from.cast()));
+            _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16::<7>(codes), _mm_set1_epi16(0xbf80_u16.cast_signed())))
         })
     }
 
@@ -62,10 +61,11 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn bits(bits: u32) -> __m256i {
+    unsafe fn bits(bits: u32, first: u32) -> __m256i {
         // SAFETY: the caller promises the instructions.
         unsafe {
             let places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let places = _mm256_add_epi32(places, _mm256_set1_epi32(first.cast_signed()));
             _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(bits.cast_signed()), places), _mm256_set1_epi32(1))
         }
     }
@@ -92,13 +92,14 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn looked_up(table: &[f32; 16], whole: __m256i) -> Self {
-        // SAFETY: numbers come from functions whose callers promise the instructions.
+    unsafe fn looked_up(from: *const u8, high: bool, table: &[i8; 16]) -> Self {
+        // SAFETY: the caller promises the instructions and `N` readable values.
         unsafe {
-            let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), whole);
-            let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table[8..].as_ptr()), whole);
-            let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(whole));
-            Self(_mm256_blendv_ps(low, high, is_high))
+            let bytes = _mm_loadl_epi64(from.cast());
+            let bytes = if high { _mm_srli_epi16::<4>(bytes) } else { bytes };
+            let codes = _mm_and_si128(bytes, _mm_set1_epi8(15));
+            let numbers = _mm_shuffle_epi8(_mm_loadu_si128(table.as_ptr().cast()), codes);
+            Self(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers)))
         }
     }
 

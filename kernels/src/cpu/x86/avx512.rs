@@ -51,10 +51,10 @@ impl Lanes for Avx512 {
     unsafe fn load_e4m3(from: *const u8) -> Self {
         // SAFETY: the caller promises the instructions and `N` readable values.
         Self(unsafe {
-            let codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
-            let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(codes, _mm256_set1_epi16(0x80)));
-            let rest = _mm256_slli_epi16::<7>(_mm256_and_si256(codes, _mm256_set1_epi16(0x7f)));
-            _mm512_cvtph_ps(_mm256_or_si256(sign, rest))
+            // The sign fills the upper half, and stays in its first bit.
+            let codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(from.cast()));
+            let bits = _mm256_set1_epi16(0xbf80_u16.cast_signed());
+            _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16::<7>(codes), bits))
         })
     }
 
@@ -67,9 +67,9 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn bits(bits: u32) -> __m512i {
+    unsafe fn bits(bits: u32, first: u32) -> __m512i {
         // SAFETY: the caller promises the instructions.
-        unsafe { _mm512_maskz_set1_epi32(bits as u16, 1) }
+        unsafe { _mm512_maskz_set1_epi32((bits >> first) as u16, 1) }
     }
 
     #[inline(always)]
@@ -94,9 +94,15 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn looked_up(table: &[f32; 16], whole: __m512i) -> Self {
-        // SAFETY: numbers come from functions whose callers promise the instructions.
-        unsafe { Self(_mm512_permutexvar_ps(whole, _mm512_loadu_ps(table.as_ptr()))) }
+    unsafe fn looked_up(from: *const u8, high: bool, table: &[i8; 16]) -> Self {
+        // SAFETY: the caller promises the instructions and `N` readable values. Four bits of each
+        // index count.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+            let codes = if high { _mm512_srli_epi32::<4>(bytes) } else { bytes };
+            let table = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(table.as_ptr().cast())));
+            Self(_mm512_permutexvar_ps(codes, table))
+        }
     }
 
     #[inline(always)]
