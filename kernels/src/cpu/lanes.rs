@@ -135,8 +135,8 @@ pub(super) trait Lanes: Copy {
     /// Each lane as a float.
     fn float(whole: Self::Whole) -> Self;
 
-    /// The numbers of the table that the low four bits, or the `high` ones, of `N` bytes from memory
-    /// name.
+    /// The numbers of the table that the low four bits of `N` bytes from memory name, or the `high`
+    /// ones.
     ///
     /// # Safety
     /// As [`load`](Self::load).

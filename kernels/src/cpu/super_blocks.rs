@@ -109,8 +109,8 @@ pub(super) unsafe fn of_runs<V: Lanes>(block: &[u8]) -> [[f32; 2]; 8] {
     runs
 }
 
-/// A pair of the eight runs of 32 codes of four bits, which shares 32 bytes; of the bytes `fifth` the
-/// bit with a run's number is the fifth one of its codes.
+/// A pair of the eight runs of 32 codes of four bits, which shares 32 bytes; of the bytes `fifth`
+/// the bit with a run's number is the fifth one of its codes.
 ///
 /// # Safety
 /// The machine has the instructions of `V`; `to` takes 64 numbers.
@@ -164,24 +164,24 @@ pub(super) struct Q6K;
 impl Block for Q6K {
     const BYTES: usize = 210;
     const NUMBERS: usize = 256;
-    const RUN: usize = 256;
 
+    /// Four bits of a code share a byte with those of a second run, two more with three others.
     #[inline(always)]
-    unsafe fn unpack<V: Lanes>(block: &[u8], _run: usize, to: &mut impl Sink<V>) {
-        let (low, high, factors) = (&block[..128], &block[128..192], &block[192..208]);
+    unsafe fn unpack<V: Lanes>(block: &[u8], run: usize, to: &mut impl Sink<V>) {
+        let (part, place) = (run / 4, run as u32 % 4);
+        let low = &block[64 * part + 32 * (run % 2)..][..32];
+        let high = &block[128 + 32 * part..][..32];
+        let factors = [block[192 + 2 * run], block[193 + 2 * run]];
         // SAFETY: the caller promises the instructions.
         let scale = unsafe { half::<V>(block, 208) };
-        for (run, &factor) in factors.iter().enumerate() {
-            let (part, place, from) = (run / 8, run % 8 / 2, run % 2 * 16);
+        for (half, factor) in factors.into_iter().enumerate() {
             let scale = scale * f32::from(factor.cast_signed());
-            for i in (0..16).step_by(V::N) {
+            for i in (16 * half..16 * (half + 1)).step_by(V::N) {
                 // SAFETY: the caller's promises; 16 numbers are whole vectors.
                 unsafe {
-                    let four = V::load_bytes(low.as_ptr().add(64 * part + 32 * (place % 2) + from + i));
-                    let two = V::load_bytes(high.as_ptr().add(32 * part + from + i));
-                    let two = V::field(two, 2 * place as u32, 2);
-                    let codes = V::joined(V::field(four, 4 * (place as u32 / 2), 4), two, 4);
-                    to.take(16 * run + i, Affine::new(scale, -32.0 * scale).of(V::float(codes)));
+                    let four = V::field(V::load_bytes(low.as_ptr().add(i)), 4 * (place / 2), 4);
+                    let two = V::field(V::load_bytes(high.as_ptr().add(i)), 2 * place, 2);
+                    to.take(i, Affine::new(scale, -32.0 * scale).of(V::float(V::joined(four, two, 4))));
                 }
             }
         }
