@@ -23,6 +23,9 @@ from service import Service  # noqa: E402 - of this repository
 EXTRA_STEPS = 8
 # The most that `logprobs` of a request may be.
 MOST_LOGPROBS = 20
+# Of a prompt whose documents are reused.
+DOCUMENTS = 16
+QUERY_TOKENS = 64
 
 
 def pinned(core: int | None):
@@ -144,6 +147,40 @@ class Tributary:
     def close(self):
         if self.service:
             self.service.end()
+
+
+class WarmTributary(Tributary):
+    """The same by a method that reuses chunks: a prompt is documents, whose chunks are cached before
+    it is timed, and a query. Such answers are approximate, so they are compared with none.
+    """
+
+    def __init__(self, program: str, core: int | None, folder: pathlib.Path, method: str):
+        super().__init__(program, core, folder)
+        self.name, self.method, self.log, self.warm = f"warm {method}", method, folder / "tributary-warm.log", set()
+
+    def load(self, folder: str, dtype: str, **_) -> dict:
+        options = ["--method", self.method, "--world-size", 1, "--threads", 1, "--chunk-cache", "4GiB", "--dtype", dtype, "--served-model-name", "model"]
+        self.service = Service(self.program, folder, options, self.log, pinned(self.core))
+        return {"versions": "the same program", "settings": f"{dtype}, {DOCUMENTS} documents of one chunk each, all cached, and a query of {QUERY_TOKENS} tokens"}
+
+    def prefill(self, ids: list) -> dict:
+        context, query = ids[:-QUERY_TOKENS], ids[-QUERY_TOKENS:]
+        length = -(-len(context) // DOCUMENTS)
+        documents = [in_words(context[at:at + length]) for at in range(0, len(context), length)]
+        body = {**self.body(in_words(query), 1, "off"), "documents": documents}
+        if tuple(ids) not in self.warm:
+            self.post(body)
+            self.warm.add(tuple(ids))
+        told = self.post(body)
+        cached = told["usage"]["prompt_tokens_details"]["cached_tokens"]
+        if cached < len(context) or told["usage"]["prompt_tokens"] < len(ids) or told["metrics"]["exact"]:
+            sys.exit(f"Tributary has not reused the chunks of all {len(context)} tokens: {told}")
+        return {"seconds": told["metrics"]["ttft_ms"] / 1e3}
+
+
+def in_words(ids: list) -> str:
+    """A text of these tokens of the exported tokenizer."""
+    return " ".join(f"t{token}" for token in ids)
 
 
 def number(text: str) -> int:

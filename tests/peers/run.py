@@ -13,6 +13,7 @@ Of the environment, with defaults:
     ROUNDS=7                  rounds; 0.5b has at most 3 from 8192 tokens on
     STEPS=32                  steps of decoding in a round
     PEERS=vLLM,PyTorch,llama.cpp
+    WARM=METHOD               also Tributary with a method that reuses chunks, all of them cached
     LLAMA_DTYPE=bf16          or f16
     TCMALLOC=no               vLLM and PyTorch without this allocator, which vLLM advises
     CORE=N                    core of all programs, by default the last; `no`: the system's choice
@@ -36,7 +37,7 @@ import subprocess
 import sys
 
 import programs
-from programs import ROOT, TARGET, Tributary, rival
+from programs import ROOT, TARGET, Tributary, WarmTributary, rival
 
 SHAPES = {"25m": "dummy-25m", "135m": "smollm2-135m", "0.5b": "qwen2.5-0.5b"}
 DECODE = ["1024x1", "1024x8", "8192x1", "8192x8"]
@@ -59,6 +60,7 @@ class Settings:
         self.lengths = [int(one) for one in listed("LENGTHS", "2048,4096,8192")]
         self.rounds, self.steps = int(os.environ.get("ROUNDS") or 7), int(os.environ.get("STEPS") or 32)
         self.peers = listed("PEERS", "vLLM,PyTorch,llama.cpp")
+        self.warm = os.environ.get("WARM")
         self.llama_dtype = os.environ.get("LLAMA_DTYPE") or "bf16"
         cores, core = sorted(os.sched_getaffinity(0)), os.environ.get("CORE")
         self.core = None if core == "no" else int(core) if core else cores[-1]
@@ -160,6 +162,7 @@ def interleaved(running: dict, rounds: int, act) -> dict:
 
 def prefills(setup: list, running: dict, prompts: dict, settings: Settings, results: list):
     table = Table("model", "type", "tokens", "program", "first token, s", "least", "most", "tokens/s", "by Tributary's (95 % interval)", "rounds")
+    beside = []
     for tokens, ids in prompts.items():
         samples = interleaved(running, settings.rounds_of(setup[0], tokens), lambda one: one.ask("prefill", ids=ids)["seconds"])
         for name, seconds in samples.items():
@@ -168,6 +171,12 @@ def prefills(setup: list, running: dict, prompts: dict, settings: Settings, resu
             compared = "1" if name == "Tributary" else ratio(seconds, samples["Tributary"])
             table.row(*setup, tokens, name, *times, f"{tokens / median:.0f}", compared, len(seconds))
         results.append({"model": setup[0], "dtype": setup[1], "prefill": tokens, "seconds": samples})
+        warm = f"warm {settings.warm}"
+        if warm in samples:
+            ratios = [f"{name}'s {ratio(seconds, samples[warm])}" for name, seconds in samples.items() if name != warm]
+            beside.append(f"- {tokens} tokens, times by {warm}'s (95 % interval): {', '.join(ratios)}")
+    if beside:
+        print("\n" + "\n".join(beside), flush=True)
 
 
 def equal_tokens(ours: list, theirs: list) -> int:
@@ -210,7 +219,7 @@ def compared(program: str, settings: Settings, model: str, dtype: str, results: 
     room = max([tokens + grown for tokens, _ in cases] + [tokens + 64 for tokens in settings.lengths])
     order = {"folder": str(folder / dtype), "dtype": dtype, "gguf": str(folder / f"{kind}.gguf"), "kind": kind, "room": room,
              "sequences": max([count for _, count in cases] + [1]), "held": max([room] + [(tokens + grown) * count for tokens, count in cases])}
-    running = {}
+    running, warm = {}, None
     try:
         running["Tributary"] = Tributary(program, settings.core, TARGET)
         for name in settings.peers:
@@ -221,11 +230,15 @@ def compared(program: str, settings: Settings, model: str, dtype: str, results: 
             print(f"- {name}: {told['versions']}: {told['settings']}", flush=True)
         prompts = {tokens: prompt(vocabulary, tokens, 0) for tokens in settings.lengths}
         checked([model, dtype], running, prompts, dtype)
-        prefills([model, dtype], running, prompts, settings, results)
+        if settings.warm:
+            warm = WarmTributary(program, settings.core, TARGET, settings.warm)
+            told = warm.ask("load", **order)
+            print(f"\n- {warm.name}: {told['versions']}: {told['settings']}", flush=True)
+        prefills([model, dtype], {**running, **({warm.name: warm} if warm else {})}, prompts, settings, results)
         if cases:
             decodings([model, dtype], running, vocabulary, settings, results)
     finally:
-        for one in running.values():
+        for one in [*running.values(), *([warm] if warm else [])]:
             one.close()
 
 
