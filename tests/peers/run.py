@@ -219,7 +219,7 @@ def compared(program: str, settings: Settings, model: str, dtype: str, results: 
     room = max([tokens + grown for tokens, _ in cases] + [tokens + 64 for tokens in settings.lengths])
     order = {"folder": str(folder / dtype), "dtype": dtype, "gguf": str(folder / f"{kind}.gguf"), "kind": kind, "room": room,
              "sequences": max([count for _, count in cases] + [1]), "held": max([room] + [(tokens + grown) * count for tokens, count in cases])}
-    running, warm = {}, None
+    running, warm = {}, {}
     try:
         running["Tributary"] = Tributary(program, settings.core, TARGET)
         for name in settings.peers:
@@ -231,14 +231,15 @@ def compared(program: str, settings: Settings, model: str, dtype: str, results: 
         prompts = {tokens: prompt(vocabulary, tokens, 0) for tokens in settings.lengths}
         checked([model, dtype], running, prompts, dtype)
         if settings.warm:
-            warm = WarmTributary(program, settings.core, TARGET, settings.warm)
-            told = warm.ask("load", **order)
-            print(f"\n- {warm.name}: {told['versions']}: {told['settings']}", flush=True)
-        prefills([model, dtype], {**running, **({warm.name: warm} if warm else {})}, prompts, settings, results)
+            one = WarmTributary(program, settings.core, TARGET, settings.warm)
+            warm[one.name] = one
+            told = one.ask("load", **order)
+            print(f"\n- {one.name}: {told['versions']}: {told['settings']}", flush=True)
+        prefills([model, dtype], {**running, **warm}, prompts, settings, results)
         if cases:
             decodings([model, dtype], running, vocabulary, settings, results)
     finally:
-        for one in [*running.values(), *([warm] if warm else [])]:
+        for one in [*running.values(), *warm.values()]:
             one.close()
 
 

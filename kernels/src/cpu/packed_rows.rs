@@ -17,7 +17,7 @@ use crate::{Packed, Packing};
 /// Numbers of a column that are unpacked at a time: whole blocks of every packing.
 const PIECE: usize = 256;
 /// Columns that one row meets by turns: more are read from memory more slowly.
-const TURNS: usize = 4;
+const TOGETHER: usize = 4;
 /// Numbers of a run at most that one row multiplies as they are unpacked. With longer ones that is
 /// a twentieth to an eighth faster, in code that is several times as long.
 const MOST_RUN: usize = 64;
@@ -104,7 +104,7 @@ impl<B: Block> Kernel for RowOfBlocks<'_, B> {
             for (piece, x) in x.chunks(PIECE).enumerate() {
                 let (mut parts, start) = ([zero; WIDEST], piece * PIECE / B::NUMBERS * B::BYTES);
                 let bytes = x.len() / B::NUMBERS * B::BYTES;
-                for (columns, parts) in columns.chunks(row_bytes * TURNS).zip(parts.chunks_mut(TURNS)) {
+                for (columns, parts) in columns.chunks(row_bytes * TOGETHER).zip(parts.chunks_mut(TOGETHER)) {
                     for column in columns.chunks_exact(row_bytes) {
                         let ahead = column.as_ptr().wrapping_add(row_bytes * V::N + start);
                         prefetch_bytes::<V>(ahead, bytes);
