@@ -33,14 +33,11 @@ pub(super) fn write_gated(level: Level, [gate, up]: [&[f32]; 2], by: Gate, out: 
     }
 }
 
-/// Partners of 1, for an activation without one.
-static ONES: [f32; VALUES_AT_ONCE] = [1.0; VALUES_AT_ONCE];
-
 /// GELU in its tanh form, without a partner.
 pub(crate) fn gelu_tanh(x: &[f32]) -> Vec<f32> {
-    let level = Level::best();
+    let (level, ones) = (Level::best(), vec![1.0; VALUES_AT_ONCE.min(x.len())]);
     let write = |from: usize, out: &mut Fresh| {
-        let (gate, up) = (&x[from..from + out.len()], &ONES[..out.len()]);
+        let (gate, up) = (&x[from..from + out.len()], &ones[..out.len()]);
         dispatch(level, Gated { gate, up, out, activation: GeluTanh });
     };
     // SAFETY: the kernel writes as many numbers as it is given.

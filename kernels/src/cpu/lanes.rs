@@ -8,6 +8,8 @@ use crate::packing::e4m3_in_f16;
 use crate::{PAD, Positions, Rule, SHARED};
 
 #[cfg(test)]
+mod portable_integers;
+#[cfg(test)]
 mod portable_pairs;
 
 /// Rows of a strip: six rows of four vectors, four vectors of keys and one query value fill the

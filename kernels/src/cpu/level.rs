@@ -1,6 +1,7 @@
 //! Which instructions the machine has, and how a kernel gets to run with them.
 
 use super::amx;
+use super::integers::Integers;
 use super::lanes::{Lanes, Portable};
 use super::pairs::Pairs;
 use super::stored::{Factor, One, Two};
@@ -46,6 +47,7 @@ impl Level {
                 let pairs = is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw");
                 // Processors with the first have the last, but for Cooper Lake.
                 let pairs = pairs && is_x86_feature_detected!("avx512vl");
+                let pairs = pairs && is_x86_feature_detected!("avx512vnni");
                 if pairs && is_x86_feature_detected!("avx512vbmi") {
                     let pairs = Self { has_pairs: true, ..of(Width::Avx512) };
                     levels.push(pairs);
@@ -85,6 +87,21 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Width::Avx512 => Avx512::N,
         }
+    }
+
+    /// Whether the machine has vectors that this program knows.
+    pub(super) fn has_vectors(self) -> bool {
+        self.width != Width::Portable
+    }
+
+    /// Whether it multiplies whole numbers: portably in tests alone, as their reference.
+    pub(super) fn has_integers(self) -> bool {
+        cfg!(test) || self.has_vectors()
+    }
+
+    /// Lanes of a vector for products in whole numbers.
+    pub(super) fn integer_lanes(self) -> usize {
+        if self.has_pairs { self.lanes() } else { NARROW }
     }
 
     /// Whether products of bf16 numbers are made of pairs, see [`dispatch_pairs`].
@@ -128,6 +145,15 @@ pub(super) trait PairKernel {
     unsafe fn run<V: Pairs>(self);
 }
 
+/// A piece of work in whole numbers.
+pub(super) trait IntegerKernel {
+    /// Does the work. Implementations are `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`, those for whole numbers included.
+    unsafe fn run<V: Integers>(self);
+}
+
 /// A piece of work written for any width.
 pub(super) trait Kernel {
     /// Does the work. Implementations are `#[inline(always)]`, so that they are compiled once for
@@ -143,6 +169,19 @@ pub(super) fn dispatch(level: Level, kernel: impl Kernel) {
     match level.width {
         // SAFETY: the portable version needs no special instructions.
         Width::Portable => unsafe { kernel.run::<Portable>() },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level only exists where its instructions were detected.
+        Width::Avx2 => unsafe { with_avx2(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level only exists where its instructions were detected.
+        Width::Avx512 => unsafe { with_avx512(kernel) },
+    }
+}
+
+/// The same of a level that has vectors: there is no portable version of such work.
+pub(super) fn dispatch_vectors(level: Level, kernel: impl Kernel) {
+    match level.width {
+        Width::Portable => unreachable!("no vectors"),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a level only exists where its instructions were detected.
         Width::Avx2 => unsafe { with_avx2(kernel) },
@@ -210,6 +249,39 @@ pub(super) fn dispatch_narrow_pairs(level: Level, kernel: impl PairKernel) {
         Width::Avx512 if level.has_pairs => unsafe { with_narrow_pairs(kernel) },
         width => unreachable!("{width:?} multiplies no pairs"),
     }
+}
+
+/// Runs `kernel` with the instructions of `level`, which has such for whole numbers.
+pub(super) fn dispatch_integers(level: Level, kernel: impl IntegerKernel) {
+    match level.width {
+        #[cfg(test)]
+        // SAFETY: the portable version needs no special instructions.
+        Width::Portable => unsafe { kernel.run::<Portable>() },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a level only has pairs where these instructions were detected.
+        Width::Avx512 if level.has_pairs => unsafe { with_avx512_vnni(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: these levels only exist where AVX2 was detected.
+        Width::Avx2 | Width::Avx512 => unsafe { with_avx2_integers(kernel) },
+        #[cfg(not(test))]
+        Width::Portable => unreachable!("no products in whole numbers"),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512vnni,avx512bw,avx512vl,avx512f,avx2,fma,f16c")]
+unsafe fn with_avx512_vnni(kernel: impl IntegerKernel) {
+    // SAFETY: this function has the instructions enabled, and its caller promises that the machine
+    // has them.
+    unsafe { kernel.run::<Avx512>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn with_avx2_integers(kernel: impl IntegerKernel) {
+    // SAFETY: this function has the instructions enabled, and its caller promises that the machine
+    // has them.
+    unsafe { kernel.run::<Avx2>() }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,6 @@
 //! Matrix products of few rows with a packed weight: its columns are unpacked piece by piece, into
-//! memory that stays in the nearest cache, and multiplied from there. One row is multiplied by each
-//! vector of numbers as it is unpacked, with the same bits. Sums are f32.
+//! memory that stays in the nearest cache, and multiplied from there. Where there are vectors, one
+//! row is multiplied by each of numbers as it is unpacked, with the same bits. Sums are f32.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use super::block::{Block, Sink};
 use super::blocks::{OnBlocks, unpack, with_blocks};
 use super::few_rows::{Factors, InBlocks, Turns, dots, in_blocks, in_tasks};
 use super::lanes::{Lanes, WIDEST, prefetch_bytes};
-use super::level::{Kernel, Level, dispatch};
+use super::level::{Kernel, Level, dispatch, dispatch_vectors};
 use super::pack::Aligned;
 use crate::{Packed, Packing};
 
@@ -61,8 +61,8 @@ struct OneRow<'a> {
 
 impl OnBlocks for OneRow<'_> {
     fn run<B: Block>(self) {
-        if B::RUN <= MOST_RUN {
-            dispatch(self.level, RowOfBlocks::<B> { row: self, kind: PhantomData });
+        if B::RUN <= MOST_RUN && self.level.has_vectors() {
+            dispatch_vectors(self.level, RowOfBlocks::<B> { row: self, kind: PhantomData });
         } else {
             let Self { level, x, weight, columns, out } = self;
             let turns = &Turns::new(level, x, x.len());

@@ -11,7 +11,7 @@ use super::blocks::unpack;
 use super::level::Level;
 use super::many_rows::Weight;
 use super::multiply::Added;
-use super::{packed_pairs, packed_rows};
+use super::{packed_integers, packed_pairs, packed_rows};
 use crate::{Packed, Packing, linear};
 
 #[path = "../../tests/naive/drawn.rs"]
@@ -80,12 +80,15 @@ fn narrow_floats_and_groups_are_what_their_definition_says() {
 }
 
 #[test]
-fn codes_of_eight_bits_are_exact_in_pairs() {
+fn codes_of_eight_bits_are_exact() {
     let one = (1f32.to_le_bytes(), half::f16::ONE.to_le_bytes());
     let (one, short): (&[u8], &[u8]) = (&one.0, &one.1);
     let alone = [(Packing::Fp8, one), (Packing::Int8, one), (Packing::Q8_0, short)];
     let kinds = alone.into_iter().flat_map(|kind| [(kind, 1), (kind, 2)]);
     let many = [(Packing::Fp8G128, one), (Packing::Int8G128, one)].map(|kind| (kind, 1));
+    // One in fixed point is as many steps as the largest of its run has; a product of theirs is
+    // rounded twice.
+    let near = |found: f32, expected: f32| (found - expected).abs() <= 2e-7 * expected.abs();
     for ((packing, scale), blocks) in kinds.chain(many) {
         let inputs = blocks * packing.numbers();
         let codes: Vec<u8> = (0..=255).collect();
@@ -93,12 +96,17 @@ fn codes_of_eight_bits_are_exact_in_pairs() {
         let blocks: Vec<u8> = codes.flat_map(|codes| [scale, codes].concat()).collect();
         let packed = Packed::new(packing, [256 / inputs, inputs], blocks).unwrap();
         let numbers: Vec<f32> = packed.unpacked(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap();
-        for level in Level::available().into_iter().filter(|level| level.has_pairs()) {
+        for level in Level::available() {
             for input in 0..inputs {
                 let x: Vec<f32> = (0..inputs).map(|i| if i == input { 1.0 } else { 0.0 }).collect();
-                let found = packed_pairs::product(level, &x, &packed).unwrap();
-                let expected: Vec<f32> = numbers.iter().skip(input).step_by(inputs).copied().collect();
-                assert_eq!(found, expected, "{packing:?}, {level:?}: code {input} and those a row after it");
+                let found = match packed_integers::product(level, &x, &packed) {
+                    Some(found) => found,
+                    None if level.has_pairs() => packed_pairs::product(level, &x, &packed).unwrap(),
+                    None => continue,
+                };
+                let mut both = found.iter().zip(numbers.iter().skip(input).step_by(inputs));
+                let all = both.all(|(&found, &expected)| near(found, expected));
+                assert!(all, "{packing:?}, {level:?}: code {input} and those a row after it");
             }
         }
     }
@@ -149,6 +157,9 @@ fn products_are_those_of_the_unpacked_matrix() {
             };
             for level in Level::available().into_iter().chain([Level::with_slow_pairs()]) {
                 check(&packed_rows::product(level, &values, &packed), 1e-5, "few rows");
+                if let Some(found) = packed_integers::product(level, &values, &packed) {
+                    check(&found, 5e-4, "few rows in whole numbers");
+                }
                 if level.has_pairs()
                     && let Some(found) = packed_pairs::product(level, &values, &packed)
                 {
@@ -166,17 +177,38 @@ fn products_are_those_of_the_unpacked_matrix() {
     }
 }
 
-/// One row is multiplied as its weight is unpacked, several from memory.
+/// One row is multiplied as its weight is unpacked, several from memory; in whole numbers one row
+/// meets its inputs at once, and several piece by piece.
 #[test]
 fn one_row_has_the_bits_that_it_has_among_others() {
+    type Product = fn(Level, &[f32], &Packed) -> Option<Vec<f32>>;
+    let products: [(Product, usize); 2] =
+        [(|level, x, packed| Some(packed_rows::product(level, x, packed)), 2), (packed_integers::product, 15)];
     for packing in Packing::ALL {
         let inputs = 1280; // five pieces
         let packed = drawn(packing, [37, inputs]);
-        let x: Vec<f32> = (0..2 * inputs).map(|i| (i * 7919 % 20_011) as f32 / 10_005.5 - 1.0).collect();
+        let x: Vec<f32> = (0..15 * inputs).map(|i| (i * 7919 % 20_011) as f32 / 10_005.5 - 1.0).collect();
+        for (level, (product, rows)) in Level::available().into_iter().flat_map(|level| products.map(|of| (level, of)))
+        {
+            let Some(all) = product(level, &x[..rows * inputs], &packed) else { continue };
+            for (row, among) in x.chunks_exact(inputs).zip(all.chunks_exact(37)) {
+                assert_eq!(product(level, row, &packed).unwrap(), among, "{packing:?} at {level:?}");
+            }
+        }
+    }
+}
+
+/// What is not finite is seen in every result, and zeros and the smallest numbers give zeros.
+#[test]
+fn inputs_without_a_scale_are_seen_or_are_zeros() {
+    for packing in Packing::ALL {
+        let packed = drawn(packing, [19, 256]);
         for level in Level::available() {
-            let both = packed_rows::product(level, &x, &packed);
-            for (row, among) in x.chunks_exact(inputs).zip(both.chunks_exact(37)) {
-                assert_eq!(packed_rows::product(level, row, &packed), among, "{packing:?} at {level:?}");
+            for (value, finite) in [(f32::NAN, false), (f32::INFINITY, false), (-f32::INFINITY, false), (1e-39, true)] {
+                let x: Vec<f32> = (0..256).map(|i| if i == 70 { value } else { 0.0 }).collect();
+                let Some(found) = packed_integers::product(level, &x, &packed) else { continue };
+                assert!(found.iter().all(|value| value.is_finite() == finite), "{packing:?}, {level:?}: {value}");
+                assert!(!finite || found.iter().all(|value| value.abs() < 1e-30), "{packing:?}, {level:?}: {value}");
             }
         }
     }
@@ -184,7 +216,8 @@ fn one_row_has_the_bits_that_it_has_among_others() {
 
 #[test]
 fn threads_change_no_bit() {
-    for (packing, rows, in_bf16) in [(Packing::Q4K, 5, false), (Packing::Q5_0, 3, true), (Packing::Q6K, 70, true)] {
+    let cases = [(Packing::Q4K, 5, false), (Packing::Q5_0, 3, true), (Packing::Fp8, 3, true), (Packing::Q6K, 70, true)];
+    for (packing, rows, in_bf16) in cases {
         let packed = drawn(packing, [1000, 1024]).multiplied_in_bf16(in_bf16);
         let x = Tensor::rand(-1f32, 1.0, (rows, 1024), &Device::Cpu).unwrap();
         let on = |threads: usize| {

@@ -1,5 +1,4 @@
-//! Vectors whose lanes hold pairs of bf16: products of pairs, and codes of packed weights as such
-//! pairs.
+//! Vectors whose lanes hold pairs of bf16: products of pairs, and codes in E4M3 as such pairs.
 
 use half::bf16;
 
@@ -10,18 +9,6 @@ use crate::packing::e4m3_in_f16;
 #[inline(always)]
 pub(super) fn pair_of(first: bf16, second: bf16) -> f32 {
     f32::from_bits(u32::from(first.to_bits()) | u32::from(second.to_bits()) << 16)
-}
-
-/// Code `at` of 32 in 16 bytes: first those in the low bits of all bytes, then those in the high
-/// bits.
-///
-/// # Safety
-/// `from` is valid for 16 reads.
-#[inline(always)]
-unsafe fn four_bits(from: *const u8, at: usize) -> u8 {
-    // SAFETY: the caller's promise.
-    let byte = unsafe { *from.add(at % 16) };
-    if at < 16 { byte & 15 } else { byte >> 4 }
 }
 
 /// A vector whose lanes can hold pairs of bf16 too, the first of a pair in the lower half: a
@@ -78,83 +65,6 @@ pub(super) trait Pairs: Lanes {
     /// The machine has the instructions for pairs.
     unsafe fn dot(self, a: Self, b: Self) -> Self;
 
-    /// `2 · N` numbers of a table of 16, which stand in it twice. Codes of four bits in 16 bytes
-    /// name them, from number `2 · N · part` on: first those in the low bits of all bytes, then
-    /// those in the high bits.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs; `from` is valid for 16 reads.
-    #[inline(always)]
-    unsafe fn look_up_both(from: *const u8, part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller's promises.
-        unsafe { Self::of_numbers(|i| table[usize::from(four_bits(from, 2 * Self::N * part + i))]) }
-    }
-
-    /// The same of two such runs of 16 bytes, from number `2 · N · part` of 64 on.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs; `from` is valid for 32 reads.
-    #[inline(always)]
-    unsafe fn look_up_both_of_64(from: *const u8, part: usize, table: &[bf16; 32]) -> Self {
-        let a_run = 16 / Self::N;
-        // SAFETY: the caller's promises.
-        unsafe { Self::look_up_both(from.add(16 * (part / a_run)), part % a_run, table) }
-    }
-
-    /// As [`look_up_both`](Self::look_up_both) of a table of 32 numbers, at the codes less `zero`,
-    /// modulo 32.
-    ///
-    /// # Safety
-    /// As [`look_up_both`](Self::look_up_both).
-    #[inline(always)]
-    unsafe fn look_up_less(from: *const u8, zero: u8, part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller's promises.
-        let code = |i| unsafe { four_bits(from, 2 * Self::N * part + i) };
-        // SAFETY: the caller's promises.
-        unsafe { Self::of_numbers(|i| table[usize::from(code(i).wrapping_sub(zero) & 31)]) }
-    }
-
-    /// As [`look_up_both`](Self::look_up_both) of codes in the low bits of `2 · N` bytes, or in
-    /// their high bits.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
-    #[inline(always)]
-    unsafe fn look_up(from: *const u8, high: bool, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller's promises.
-        let code = |i: usize| unsafe { if high { *from.add(i) >> 4 } else { *from.add(i) & 15 } };
-        // SAFETY: the caller's promises.
-        unsafe { Self::of_numbers(|i| table[usize::from(code(i))]) }
-    }
-
-    /// The same as [`look_up_both`](Self::look_up_both) of codes of five bits: bit i is the fifth
-    /// one of code i.
-    ///
-    /// # Safety
-    /// As [`look_up_both`](Self::look_up_both).
-    #[inline(always)]
-    unsafe fn look_up_five(from: *const u8, bits: u32, part: usize, table: &[bf16; 32]) -> Self {
-        let first = 2 * Self::N * part;
-        // SAFETY: the caller's promises.
-        let code = |i| unsafe { usize::from(four_bits(from, first + i)) };
-        // SAFETY: the caller's promises.
-        unsafe { Self::of_numbers(|i| table[code(i) + 16 * (bits >> (first + i) & 1) as usize]) }
-    }
-
-    /// The same as [`look_up`](Self::look_up) of codes of five bits: the fifth one is bit `at` of a
-    /// byte of `fifth` for each.
-    ///
-    /// # Safety
-    /// As [`look_up`](Self::look_up), for both.
-    #[inline(always)]
-    unsafe fn look_up_five_of(both: [*const u8; 2], high: bool, at: u32, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller's promises.
-        let [bytes, fifth] = [0, 1].map(|which| move |i: usize| unsafe { *both[which].add(i) });
-        let code = |i| if high { bytes(i) >> 4 } else { bytes(i) & 15 };
-        // SAFETY: the caller's promises.
-        unsafe { Self::of_numbers(|i| table[usize::from(code(i) | (fifth(i) >> at & 1) << 4)]) }
-    }
-
     /// `2 · N` numbers in E4M3 from memory, divided by 256.
     ///
     /// # Safety
@@ -173,16 +83,6 @@ pub(super) trait Pairs: Lanes {
     unsafe fn load_e4m3_of_64(from: *const u8, part: usize) -> Self {
         // SAFETY: the caller's promises.
         unsafe { Self::load_e4m3_paired(from.add(2 * Self::N * part)) }
-    }
-
-    /// `2 · N` small integers from memory.
-    ///
-    /// # Safety
-    /// The machine has the instructions for pairs; `from` is valid for `2 · N` reads.
-    #[inline(always)]
-    unsafe fn load_i8_paired(from: *const i8) -> Self {
-        // SAFETY: the caller's promises.
-        unsafe { Self::of_numbers(|i| bf16::from_f32(f32::from(*from.add(i)))) }
     }
 
     /// The sum of all lanes.

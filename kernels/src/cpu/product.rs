@@ -12,7 +12,7 @@ use super::level::Level;
 use super::many_rows::{self, Weight};
 use super::multiply::Added;
 use super::stored::Stored;
-use super::{few_rows, packed_pairs, packed_rows};
+use super::{few_rows, packed_integers, packed_pairs, packed_rows};
 use crate::error::Result;
 use crate::gate::Gate;
 use crate::{Packed, WeightRef};
@@ -183,8 +183,10 @@ impl Call<'_> {
 
     fn with_packed(self, weight: &Packed) -> Vec<f32> {
         let Self { level, x, .. } = self;
-        let of_pairs = || if in_pairs(level, weight) { packed_pairs::product(level, x, weight) } else { None };
-        let few = || of_pairs().unwrap_or_else(|| packed_rows::product(level, x, weight));
+        let integers = weight.is_multiplied_in_bf16() && level.has_integers();
+        let of_integers = || integers.then(|| packed_integers::product(level, x, weight)).flatten();
+        let of_pairs = || in_pairs(level, weight).then(|| packed_pairs::product(level, x, weight)).flatten();
+        let few = || of_integers().or_else(of_pairs).unwrap_or_else(|| packed_rows::product(level, x, weight));
         self.sum(few, || of_packed(level, weight))
     }
 

@@ -95,20 +95,6 @@ unsafe fn of_two_runs<V: Lanes>(block: &[u8], first: usize) -> [[f32; 2]; 2] {
     runs
 }
 
-/// Scale and offset of all eight runs.
-///
-/// # Safety
-/// As [`of_two_runs`].
-#[inline(always)]
-pub(super) unsafe fn of_runs<V: Lanes>(block: &[u8]) -> [[f32; 2]; 8] {
-    let mut runs = [[0.0; 2]; 8];
-    for (pair, of) in runs.chunks_exact_mut(2).enumerate() {
-        // SAFETY: the caller promises the instructions.
-        of.copy_from_slice(&unsafe { of_two_runs::<V>(block, 2 * pair) });
-    }
-    runs
-}
-
 /// A pair of the eight runs of 32 codes of four bits, which shares 32 bytes; of the bytes `fifth`
 /// the bit with a run's number is the fifth one of its codes.
 ///
@@ -198,20 +184,6 @@ unsafe fn scale_of_uneven<V: Lanes>(block: &[u8], run: usize) -> f32 {
     let six = low[run / 2] >> (4 * (run % 2)) & 15 | ((high >> (2 * run) & 3) << 4) as u8;
     // SAFETY: the caller promises the instructions.
     unsafe { half::<V>(block, 0) * (f32::from(six) - 32.0) }
-}
-
-/// Those of all eight runs.
-///
-/// # Safety
-/// As [`scale_of_uneven`].
-#[inline(always)]
-pub(super) unsafe fn scales_of_uneven<V: Lanes>(block: &[u8]) -> [f32; 8] {
-    let mut scales = [0.0; 8];
-    for (run, scale) in scales.iter_mut().enumerate() {
-        // SAFETY: the caller promises the instructions.
-        *scale = unsafe { scale_of_uneven::<V>(block, run) };
-    }
-    scales
 }
 
 pub(super) struct Iq4Xs;

@@ -52,6 +52,7 @@ macro_rules! one_instruction {
 
 mod avx2;
 mod avx512;
+mod integers;
 mod narrow_pairs;
 
 pub(super) use self::avx2::Avx2;

@@ -12,7 +12,7 @@ use crate::packing::E4M3_BYTES;
 
 /// Sixteen f32 in AVX-512F.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Avx512(__m512);
+pub(in super::super) struct Avx512(pub(super) __m512);
 
 /// (a and b) or c, as a table of three bits.
 pub(super) const AND_OR: i32 = 0xea;
@@ -240,19 +240,6 @@ const fn turns() -> [u16; 32] {
     numbers
 }
 
-/// Every second byte of 64, from the first and from the second on, twice.
-static EVEN: [u8; 64] = every_second(0);
-static ODD: [u8; 64] = every_second(1);
-
-const fn every_second(first: u8) -> [u8; 64] {
-    let (mut places, mut i) = ([0; 64], 0);
-    while i < 64 {
-        places[i] = first + 2 * (i as u8 % 32);
-        i += 1;
-    }
-    places
-}
-
 /// With AVX512-BF16, AVX512-BW and AVX512-VBMI; see `level.rs`.
 impl Pairs for Avx512 {
     #[inline(always)]
@@ -269,57 +256,6 @@ impl Pairs for Avx512 {
             let second = second.map_or(_mm512_setzero_si512(), read);
             let pairs = _mm512_permutex2var_epi16(read(from), _mm512_loadu_si512(TAKE_TURNS.as_ptr().cast()), second);
             Self(_mm512_castsi512_ps(pairs))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn look_up_both_of_64(from: *const u8, part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 32 readable bytes. Six bits of each
-        // index count, and two of them make no difference.
-        unsafe {
-            // Interleaving takes half of every 16 bytes: those of the runs stand there by turns.
-            let order = _mm512_set_epi64(3, 1, 2, 0, 3, 1, 2, 0);
-            let bytes = _mm512_castsi256_si512(_mm256_loadu_si256(from.cast()));
-            let bytes = _mm512_permutexvar_epi64(order, bytes);
-            let high_half = _mm512_inserti64x4::<1>(_mm512_setzero_si512(), _mm256_set1_epi16(4));
-            let codes = _mm512_srlv_epi16(bytes, high_half);
-            let table = _mm512_loadu_si512(table.as_ptr().cast());
-            let even = _mm512_permutexvar_epi8(_mm512_loadu_si512(EVEN.as_ptr().cast()), table);
-            let odd = _mm512_permutexvar_epi8(_mm512_loadu_si512(ODD.as_ptr().cast()), table);
-            let (low, high) = (_mm512_permutexvar_epi8(codes, even), _mm512_permutexvar_epi8(codes, odd));
-            Self(_mm512_castsi512_ps(match part {
-                0 => _mm512_unpacklo_epi8(low, high),
-                _ => _mm512_unpackhi_epi8(low, high),
-            }))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn look_up(from: *const u8, high: bool, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 32 readable bytes. Five bits of each
-        // index count, and the fifth one makes no difference.
-        unsafe {
-            let bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.cast()));
-            let codes = if high { _mm512_srli_epi16::<4>(bytes) } else { bytes };
-            let table = _mm512_loadu_si512(table.as_ptr().cast());
-            Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(codes, table)))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn look_up_five_of(both: [*const u8; 2], high: bool, at: u32, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 32 readable bytes at both.
-        unsafe {
-            let bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(both[0].cast()));
-            let fifth = _mm512_cvtepu8_epi16(_mm256_loadu_si256(both[1].cast()));
-            let four = match high {
-                true => _mm512_srli_epi16::<4>(bytes),
-                false => _mm512_and_si512(bytes, _mm512_set1_epi16(15)),
-            };
-            let more = _mm512_test_epi16_mask(fifth, _mm512_set1_epi16(1 << at));
-            let codes = _mm512_mask_add_epi16(four, more, four, _mm512_set1_epi16(16));
-            let table = _mm512_loadu_si512(table.as_ptr().cast());
-            Self(_mm512_castsi512_ps(_mm512_permutexvar_epi16(codes, table)))
         }
     }
 
@@ -341,12 +277,6 @@ impl Pairs for Avx512 {
                 _ => _mm512_unpackhi_epi8(low, high),
             }))
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8_paired(from: *const i8) -> Self {
-        // SAFETY: the caller promises the instructions and 32 readable numbers.
-        unsafe { Self::load_i8(from).paired_with(Self::load_i8(from.add(Self::N))) }
     }
 
     #[inline(always)]

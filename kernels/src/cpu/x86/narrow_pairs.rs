@@ -1,11 +1,8 @@
-//! Pairs of bf16 in vectors of eight lanes, with AVX512-BF16, AVX512-BW and AVX512-VL. Codes of
-//! four bits take two such vectors for a run, and the product with its scale is one narrow one.
+//! Pairs of bf16 in vectors of eight lanes, with AVX512-BF16, AVX512-BW and AVX512-VL: a run takes
+//! two of them, and the product with its scale is one narrow one.
 
 use std::arch::x86_64::*;
 
-use half::bf16;
-
-use super::super::lanes::Lanes;
 use super::super::pairs::Pairs;
 use super::Avx2;
 use super::avx512::AND_OR;
@@ -21,35 +18,6 @@ impl Avx2 {
         // SAFETY: the caller's promises.
         unsafe { _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast())) }
     }
-
-    /// Those of four bits that are in the high or in the low half of each byte, and nothing else.
-    ///
-    /// # Safety
-    /// As [`words`](Self::words).
-    #[inline(always)]
-    unsafe fn nibbles(from: *const u8, high: bool) -> __m256i {
-        // SAFETY: the caller's promises.
-        unsafe {
-            match high {
-                true => _mm256_srli_epi16::<4>(Self::words(from)),
-                false => _mm256_and_si256(Self::words(from), _mm256_set1_epi16(15)),
-            }
-        }
-    }
-
-    /// Numbers of a table at codes, of which five bits count.
-    ///
-    /// # Safety
-    /// The machine has AVX512-BW and AVX512-VL.
-    #[inline(always)]
-    unsafe fn at(codes: __m256i, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller's promise; the table has 32 numbers.
-        unsafe {
-            let first = _mm256_loadu_si256(table.as_ptr().cast());
-            let second = _mm256_loadu_si256(table[16..].as_ptr().cast());
-            Self(_mm256_castsi256_ps(_mm256_permutex2var_epi16(first, codes, second)))
-        }
-    }
 }
 
 impl Pairs for Avx2 {
@@ -57,52 +25,6 @@ impl Pairs for Avx2 {
     unsafe fn paired_with(self, next: Self) -> Self {
         // SAFETY: the caller promises the instructions. The two types are the same 256 bits.
         unsafe { Self(std::mem::transmute::<__m256bh, __m256>(_mm256_cvtne2ps_pbh(next.0, self.0))) }
-    }
-
-    #[inline(always)]
-    unsafe fn look_up_both(from: *const u8, part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller's promises.
-        unsafe { Self::look_up(from, part == 1, table) }
-    }
-
-    #[inline(always)]
-    unsafe fn look_up_less(from: *const u8, zero: u8, part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 16 readable bytes.
-        unsafe {
-            let zero = _mm256_set1_epi8(zero.cast_signed());
-            Self::at(_mm256_sub_epi16(Self::nibbles(from, part == 1), zero), table)
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn look_up(from: *const u8, high: bool, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 16 readable bytes. Four bits of each
-        // index count.
-        unsafe {
-            let words = Self::words(from);
-            let codes = if high { _mm256_srli_epi16::<4>(words) } else { words };
-            let table = _mm256_loadu_si256(table.as_ptr().cast());
-            Self(_mm256_castsi256_ps(_mm256_permutexvar_epi16(codes, table)))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn look_up_five(from: *const u8, bits: u32, part: usize, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 16 readable bytes.
-        unsafe {
-            let (four, fifth) = (Self::nibbles(from, part == 1), (bits >> (16 * part)) as u16);
-            Self::at(_mm256_mask_add_epi16(four, fifth, four, _mm256_set1_epi16(16)), table)
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn look_up_five_of(both: [*const u8; 2], high: bool, at: u32, table: &[bf16; 32]) -> Self {
-        // SAFETY: the caller promises the instructions and 16 readable bytes at both.
-        unsafe {
-            let (four, fifth) = (Self::nibbles(both[0], high), Self::words(both[1]));
-            let more = _mm256_test_epi16_mask(fifth, _mm256_set1_epi16(1 << at));
-            Self::at(_mm256_mask_add_epi16(four, more, four, _mm256_set1_epi16(16)), table)
-        }
     }
 
     #[inline(always)]
@@ -122,12 +44,6 @@ impl Pairs for Avx2 {
             let both = _mm256_ternarylogic_epi32::<{ AND_OR }>(sign, _mm256_set1_epi16(i16::MIN), magnitude);
             Self(_mm256_castsi256_ps(both))
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8_paired(from: *const i8) -> Self {
-        // SAFETY: the caller promises the instructions and 16 readable numbers.
-        unsafe { Self::load_i8(from).paired_with(Self::load_i8(from.add(Self::N))) }
     }
 
     #[inline(always)]
