@@ -11,9 +11,10 @@ use crate::{WeightRef, add, cast, cpu, cuda, gradient};
 /// On the CPU a bf16 or f16 weight is multiplied in f32, on the current rayon pool. Where the
 /// machine multiplies pairs of bf16 (AVX512-BF16), `x` is rounded to the type of a bf16 weight, and
 /// only the sums are f32. A packed weight is unpacked piece by piece there, for rows in f32; one
-/// that is [multiplied in bf16](crate::Packed::multiplied_in_bf16) rounds `x` too, on such a
-/// machine. On a GPU it is unpacked piece by piece too, rounded to `x`'s type; few rows in 16 bits
-/// are multiplied with its numbers as they are. Elsewhere it is unpacked whole, in `x`'s type.
+/// that is [multiplied in bf16](crate::Packed::multiplied_in_bf16) rounds `x` too, to 16 bits of
+/// one kind or another. On a GPU it is unpacked piece by piece too, rounded to `x`'s type; few rows
+/// in 16 bits are multiplied with its numbers as they are. Elsewhere it is unpacked whole, in `x`'s
+/// type.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit.

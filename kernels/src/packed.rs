@@ -46,9 +46,11 @@ impl Packed {
         Ok(Self { packing, outputs, inputs, blocks: Blocks::Host(bytes), in_bf16: false })
     }
 
-    /// The same matrix; where the machine multiplies pairs of bf16, products round their inputs to
-    /// them, as with a weight that is stored in bf16. Products of many rows round its numbers too;
-    /// those of few rows round codes with a scale, which they keep, and no number of others.
+    /// The same matrix, whose products may round as those of a weight that is stored in bf16. On a
+    /// CPU with AVX2, few rows meet codes in whole numbers: inputs are rounded to 16 bits by their
+    /// row's largest one, and no number of the matrix is. Where the machine multiplies pairs of
+    /// bf16, inputs of E4M3 and of many rows are rounded to them, and for many rows its numbers
+    /// too.
     #[must_use]
     pub fn multiplied_in_bf16(self, in_bf16: bool) -> Self {
         Self { in_bf16, ..self }

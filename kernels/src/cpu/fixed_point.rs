@@ -2,9 +2,9 @@
 //! 16 bits, of which the largest has 32767. So codes of packed weights meet inputs in whole numbers
 //! ([`Integers`]).
 //!
-//! The error of a number is at most half a scale, 2⁻¹⁶ of the row's largest one. That of 2¹⁴ numbers
-//! together, by the root of the sum of squares, is no more than the 2⁻⁹ of that one number by which
-//! bf16 may miss it.
+//! The error of a number is at most half a scale, 2⁻¹⁶ of the row's largest one. That of 2¹⁶
+//! numbers together, by the root of the sum of squares, is no more than the 2⁻⁸ of that one number
+//! by which bf16 may miss it.
 
 use std::ops::Range;
 
