@@ -131,8 +131,8 @@ impl Level {
 }
 
 /// The instructions that products and attention use on this machine: "portable", "AVX2",
-/// "AVX-512", "AVX512-BF16" (with AVX512-VBMI and AVX512-VNNI) or "AMX-BF16", each with those before
-/// it.
+/// "AVX-512", "AVX512-BF16" (with AVX512-VBMI and AVX512-VNNI) or "AMX-BF16", each with those
+/// before it.
 pub fn instructions() -> &'static str {
     Level::best().name()
 }
