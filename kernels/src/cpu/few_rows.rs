@@ -148,24 +148,19 @@ fn blocks(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).map(move |block| block * rows / count..(block + 1) * rows / count)
 }
 
-/// The blocks in which rows meet a packed weight, for vectors of so many lanes.
-pub(super) fn blocks_of(lanes: usize, rows: usize) -> impl Iterator<Item = Range<usize>> {
+/// The blocks in which rows meet a packed weight, of so many rows at most.
+pub(super) fn blocks_of(most: usize, rows: usize) -> impl Iterator<Item = Range<usize>> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let first = from;
-        from += if first < rows { block_of(lanes, rows - first) } else { 0 };
+        from += if first < rows { block_of(most, rows - first) } else { 0 };
         (first < from).then_some(first..from)
     })
 }
 
 /// Rows of the next such block, where so many are left.
-pub(super) fn block_of(lanes: usize, left: usize) -> usize {
-    match left {
-        0 | 1 => 1,
-        2 | 3 => 2,
-        4..ROWS => 4,
-        _ => most_rows(lanes),
-    }
+pub(super) fn block_of(most: usize, left: usize) -> usize {
+    1 << left.clamp(1, most).ilog2()
 }
 
 struct FewRows<'a, T> {

@@ -16,7 +16,8 @@ use super::pack::Aligned;
 pub(super) const RUN: usize = 32;
 /// The largest number.
 const LARGEST: f32 = i16::MAX as f32;
-/// A row whose numbers are all below it counts as zeros: its scale would have no reciprocal.
+/// A row whose numbers are all below it counts as zeros: the reciprocal of a scale is finite well
+/// above it.
 const LEAST: f32 = 1e-30;
 
 /// What codes ask of the rows that they meet.

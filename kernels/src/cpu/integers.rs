@@ -84,13 +84,3 @@ pub(super) trait Integers: Lanes {
     /// The machine has the instructions of this type.
     unsafe fn spread_i8<const STEP: usize>(numbers: u64) -> Self;
 }
-
-/// The places of bytes that [`Integers::spread_i8`] takes, one for each lane.
-pub(super) const fn spread_places(step: u8) -> [u8; 16] {
-    let (mut places, mut lane) = ([0; 16], 0);
-    while lane < 16 {
-        places[lane] = lane as u8 / 4 * step;
-        lane += 1;
-    }
-    places
-}

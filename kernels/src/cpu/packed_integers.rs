@@ -14,14 +14,14 @@ use super::level::{IntegerKernel, Level, dispatch_integers};
 use crate::{Packed, Packing};
 
 /// Rows of a block at most.
-const MOST_ROWS: usize = 8;
+const MOST_ROWS: usize = 4;
 /// Inputs of several rows together that are near while a column meets them.
 const NEAR: usize = 1 << 12;
 /// Columns from one that several rows meet to one whose bytes are prefetched.
 const AHEAD: usize = 16;
-/// The same in bytes, about, where one row meets columns: it does so two at a time, since reading
-/// its inputs takes longer than reading codes, and the processor follows neither of two streams far
-/// enough by itself.
+/// The same in bytes, about, where one row meets columns: two at a time, since reading its inputs
+/// takes longer than reading codes, and the processor follows neither of two streams far enough by
+/// itself.
 const AHEAD_BYTES: usize = 8 << 10;
 /// Bytes of the longest blocks of one run, as many as a vector takes.
 const LONGEST: usize = 4 * 36;
@@ -69,7 +69,7 @@ impl Call<'_> {
         let inputs = weight.dims()[1];
         let rows = x.len() / inputs;
         assert_eq!(x.len(), rows * inputs, "x");
-        let x = FixedPoint::new(level, x, inputs, meets::<B>(), blocks_of(level.integer_lanes(), rows));
+        let x = FixedPoint::new(level, x, inputs, meets::<B>(), blocks_of(MOST_ROWS, rows));
         let row_bytes = weight.row_bytes();
         in_tasks(rows, weight.bytes(), row_bytes, |columns, out| {
             let work = PackedIntegers::<B> { rows, x: &x, columns, row_bytes, out, kind: PhantomData };
@@ -100,15 +100,15 @@ impl<B: Codes> IntegerKernel for PackedIntegers<'_, B> {
         for first in (0..columns).step_by(V::N) {
             let mut row = 0;
             while row < self.rows {
-                let block = row..row + block_of(V::N, self.rows - row);
+                let block = row..row + block_of(MOST_ROWS, self.rows - row);
                 let sums = &mut sums[..block.len()];
                 // SAFETY: the caller promises the instructions; these rows and columns are there.
                 unsafe {
                     match block.len() {
                         1 => self.columns::<V, 1, 2>(row, first, sums),
                         2 => self.columns::<V, 2, 1>(row, first, sums),
-                        MOST_ROWS if V::N == WIDEST => self.columns::<V, MOST_ROWS, 1>(row, first, sums),
-                        _ => self.columns::<V, 4, 1>(row, first, sums),
+                        _ if V::N == WIDEST => self.columns::<V, MOST_ROWS, 2>(row, first, sums),
+                        _ => self.columns::<V, MOST_ROWS, 1>(row, first, sums),
                     }
                 }
                 row = block.end;
@@ -157,10 +157,12 @@ impl<B: Codes> PackedIntegers<'_, B> {
                     let place = (first + column.min(width - 1)) * row_bytes;
                     &all[place + bytes.start..place + bytes.end]
                 };
+                let pieces: [_; C] = std::array::from_fn(|next| piece(column + next));
                 if R > 1 {
-                    prefetch_bytes::<V>(piece(column).as_ptr().wrapping_add(AHEAD * row_bytes), bytes.len());
+                    for piece in pieces {
+                        prefetch_bytes::<V>(piece.as_ptr().wrapping_add(AHEAD * row_bytes), bytes.len());
+                    }
                 }
-                let pieces = std::array::from_fn(|next| piece(column + next));
                 // SAFETY: the caller's promises; there are the inputs of these blocks.
                 unsafe { pieces_of::<V, B, R, C>(pieces, x, sums, column, ahead) }
             }
@@ -221,12 +223,13 @@ unsafe fn pieces_of<V: Integers, B: Codes, const R: usize, const C: usize>(
                 }
             }
             for run in (0..runs).step_by(V::RUNS) {
-                for (c, block) in blocks.into_iter().enumerate() {
-                    let [first, second] = B::codes::<V>(block, run);
-                    let codes = [V::widened(first), V::widened(second)];
-                    let scales = B::scales::<V>(block, run);
-                    for (r, acc) in acc[c].iter_mut().enumerate() {
-                        *acc = group::<V, B>(*acc, x.add(r * size), codes, scales);
+                // Both columns meet a row's inputs while these are in registers.
+                let (group, other) = (Group::<V>::of::<B>(blocks[0], run), Group::<V>::of::<B>(blocks[C - 1], run));
+                for r in 0..R {
+                    let x = x.add(r * size);
+                    acc[0][r] = group.onto::<B>(acc[0][r], x);
+                    if C == 2 {
+                        acc[C - 1][r] = other.onto::<B>(acc[C - 1][r], x);
                     }
                 }
                 x = x.add(R * size);
@@ -240,24 +243,44 @@ unsafe fn pieces_of<V: Integers, B: Codes, const R: usize, const C: usize>(
     }
 }
 
-/// `sum` and the products of one row's inputs with a group of runs.
-///
-/// # Safety
-/// The machine has the instructions of `V`; `x` has a group.
-#[inline(always)]
-unsafe fn group<V: Integers, B: Codes>(sum: V, x: *const f32, codes: [[V::Words; 2]; 2], scales: [[V; 2]; 2]) -> V {
-    // SAFETY: the caller's promises.
-    unsafe {
-        let (second, of_codes) = (x.add(SECOND * V::N), x.add(PAIRS * V::N));
-        let [[scale, offset], [other_scale, other_offset]] = scales;
-        let sum = if B::OFFSETS { offset.mul_add(V::load(of_codes), sum) } else { sum };
-        let first = dot::<V>(start::<V, B>(of_codes), x, codes[0]);
-        if !B::HALVES {
-            return V::floats(dot::<V>(first, second, codes[1])).mul_add(scale, sum);
+/// Codes of a vector's runs, of the first halves and the second, and their scales and offsets.
+#[derive(Clone, Copy)]
+struct Group<V: Integers> {
+    codes: [[V::Words; 2]; 2],
+    scales: [[V; 2]; 2],
+}
+
+impl<V: Integers> Group<V> {
+    /// # Safety
+    /// The machine has the instructions of `V`; these blocks are there.
+    #[inline(always)]
+    unsafe fn of<B: Codes>(block: *const u8, run: usize) -> Self {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let [first, second] = B::codes::<V>(block, run);
+            Self { codes: [V::widened(first), V::widened(second)], scales: B::scales::<V>(block, run) }
         }
-        let sum = if B::OFFSETS { other_offset.mul_add(V::load(of_codes.add(V::N)), sum) } else { sum };
-        let second = V::floats(dot::<V>(start::<V, B>(of_codes.add(V::N)), second, codes[1]));
-        second.mul_add(other_scale, V::floats(first).mul_add(scale, sum))
+    }
+
+    /// `sum` and the products with one row's inputs.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `V`; `x` has a group.
+    #[inline(always)]
+    unsafe fn onto<B: Codes>(self, sum: V, x: *const f32) -> V {
+        let Self { codes, scales: [[scale, offset], [other_scale, other_offset]] } = self;
+        // SAFETY: the caller's promises.
+        unsafe {
+            let (second, of_codes) = (x.add(SECOND * V::N), x.add(PAIRS * V::N));
+            let sum = if B::OFFSETS { offset.mul_add(V::load(of_codes), sum) } else { sum };
+            let first = dot::<V>(start::<V, B>(of_codes), x, codes[0]);
+            if !B::HALVES {
+                return V::floats(dot::<V>(first, second, codes[1])).mul_add(scale, sum);
+            }
+            let sum = if B::OFFSETS { other_offset.mul_add(V::load(of_codes.add(V::N)), sum) } else { sum };
+            let second = V::floats(dot::<V>(start::<V, B>(of_codes.add(V::N)), second, codes[1]));
+            second.mul_add(other_scale, V::floats(first).mul_add(scale, sum))
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::block::f32_of;
 use super::few_rows::{Turns, block_of, blocks_of, in_tasks};
-use super::lanes::{WIDEST, prefetch_bytes};
+use super::lanes::prefetch_bytes;
 use super::level::{Level, NARROW, PairKernel, dispatch_narrow_pairs, dispatch_pairs};
 use super::many_rows::paired;
 use super::pairs::Pairs;
@@ -41,7 +41,7 @@ fn with<const RUNS: usize>(level: Level, x: &[f32], weight: &Packed) -> Vec<f32>
     let narrow = RUNS == 1;
     let pairs = paired(level, x);
     let lanes = if narrow { NARROW } else { level.lanes() };
-    let pairs = Turns::in_blocks(lanes, pairs.get(), inputs / 2, blocks_of(WIDEST, rows));
+    let pairs = Turns::in_blocks(lanes, pairs.get(), inputs / 2, blocks_of(ROWS, rows));
     in_tasks(rows, weight.bytes(), weight.row_bytes(), |columns, out| {
         let work = PackedPairs::<RUNS> { rows, pairs: &pairs, inputs, columns, out };
         if narrow { dispatch_narrow_pairs(level, work) } else { dispatch_pairs(level, work) }
@@ -70,7 +70,7 @@ impl<const RUNS: usize> PairKernel for PackedPairs<'_, RUNS> {
             while row < self.rows {
                 // SAFETY: the caller promises the instructions; these rows and columns are there.
                 row += unsafe {
-                    match block_of(WIDEST, self.rows - row) {
+                    match block_of(ROWS, self.rows - row) {
                         1 => self.columns::<V, 1>(row, first),
                         2 => self.columns::<V, 2>(row, first),
                         4 => self.columns::<V, 4>(row, first),

@@ -86,7 +86,7 @@ fn codes_of_eight_bits_are_exact() {
     let alone = [(Packing::Fp8, one), (Packing::Int8, one), (Packing::Q8_0, short)];
     let kinds = alone.into_iter().flat_map(|kind| [(kind, 1), (kind, 2)]);
     let many = [(Packing::Fp8G128, one), (Packing::Int8G128, one)].map(|kind| (kind, 1));
-    // One in fixed point is as many steps as the largest of its run has; a product of theirs is
+    // One in fixed point is as many steps as the largest of its row has; a product of theirs is
     // rounded twice.
     let near = |found: f32, expected: f32| (found - expected).abs() <= 2e-7 * expected.abs();
     for ((packing, scale), blocks) in kinds.chain(many) {
@@ -114,8 +114,9 @@ fn codes_of_eight_bits_are_exact() {
 
 /// Rows, outputs and inputs: few rows and many, pieces and panels that are not whole, several
 /// pieces.
-const SIZES: [(usize, usize, usize); 10] = [
+const SIZES: [(usize, usize, usize); 11] = [
     (5, 18, 2560),
+    (6, 19, 2144),
     (8, 19, 2560),
     (1, 70, 512),
     (2, 17, 96),

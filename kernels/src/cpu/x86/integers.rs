@@ -4,11 +4,20 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::super::integers::{Integers, spread_places};
+use super::super::integers::Integers;
 use super::{Avx2, Avx512};
 
 /// The places of a run's bytes, in its lanes: of neighbours, and of every second one.
 static PLACES: [[u8; 16]; 2] = [spread_places(1), spread_places(2)];
+
+const fn spread_places(step: u8) -> [u8; 16] {
+    let (mut places, mut lane) = ([0; 16], 0);
+    while lane < 16 {
+        places[lane] = lane as u8 / 4 * step;
+        lane += 1;
+    }
+    places
+}
 
 /// Whole numbers with a sign, a byte of some in each of 16 places.
 ///
