@@ -2,6 +2,9 @@
 //! (`fixed_point.rs`), and so the sum of a run of codes is exact. It is multiplied by the scales of
 //! the run and of its inputs; sums of runs are f32.
 
+// Loops over register blocks count, so that they read like the products they are and unroll whole.
+#![allow(clippy::needless_range_loop)]
+
 use std::marker::PhantomData;
 use std::ops::Range;
 
